@@ -1,5 +1,7 @@
 // The attention of one query in one head, step by step: products, scores, softmax, output.
 
+import { range } from "#data/numbers.js";
+
 /**
  * @import { Layer, Vectors } from '#data/layer.js'
  * @typedef {{value: number, error: number}} Measured  A number, and how far it may be from the exact one.
@@ -54,7 +56,7 @@ function rowReader({ features, values }) {
 
 /** The keys that a mask allows. @param {import("#data/heads.js").BaseHead} head @param {Layer} layer @param {number} query */
 function visibleKeys(head, layer, query) {
-  const keys = Array.from({ length: layer.keys.length }, (_, key) => key).filter((key) => !head.isMasked(query, key));
+  const keys = range(0, layer.keys.length - 1).filter((key) => !head.isMasked(query, key));
   return keys.map((key) => ({ key, weight: NaN, error: 0 }));
 }
 

@@ -1,6 +1,7 @@
 // The selected weights as CSV: of a region, else of the selected tokens, else of the whole head. They are loaded and written row
 // after row, so that a server's page needs no more room than one.
 
+import { range } from "#data/numbers.js";
 import { csvHeader, csvLines, PAIR, pairCells, WeightColumn } from "#export/csv.js";
 import { NotSaved, whenLoaded } from "#export/loading.js";
 import { focusedCells } from "#state/store.js";
@@ -49,15 +50,10 @@ export async function selectedWeights(view, report) {
 /** @param {View} view @returns {Selection} */
 function selectionOf({ layer, state, queries }) {
   const { region } = state;
-  if (region) return { name: "region", rows: range(region.queries), columns: [], keys: region.keys, inOrder: true };
+  if (region) return { name: "region", rows: range(...region.queries), columns: [], keys: region.keys, inOrder: true };
   const { queries: rows, keys: columns } = focusedCells(layer, { ...state, hover: null });
   if (rows.length || columns.length) return { name: "tokens", rows, columns, keys: null, inOrder: false };
-  return { name: "weights", rows: range([0, queries.length - 1]), columns: [], keys: null, inOrder: true };
-}
-
-/** @param {[number, number]} ends @returns {number[]} */
-function range([first, last]) {
-  return Array.from({ length: last - first + 1 }, (_, index) => first + index);
+  return { name: "weights", rows: range(0, queries.length - 1), columns: [], keys: null, inOrder: true };
 }
 
 /** @param {Entry} entry @param {Selection} selection */

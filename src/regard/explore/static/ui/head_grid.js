@@ -1,5 +1,6 @@
 // All heads as thumbnails: a row for each layer, or sorted by a score. Arrow keys move and select.
 
+import { clamp } from "#data/numbers.js";
 import { drawPixels } from "#ui/color.js";
 import { element, hint } from "#ui/elements.js";
 import { HeadSorting } from "#ui/head_sorting.js";
@@ -73,8 +74,8 @@ class HeadGrid {
 
   /** Select a head alone; with Ctrl, ⌘ or Shift in addition to others of its layer. @param {number} row @param {number} column @param {MouseEvent | KeyboardEvent} event */
   select(row, column, event) {
-    const line = this.rows[Math.min(Math.max(row, 0), this.rows.length - 1)];
-    const { layer, head, cell } = line[Math.min(Math.max(column, 0), line.length - 1)];
+    const line = this.rows[clamp(row, 0, this.rows.length - 1)];
+    const { layer, head, cell } = line[clamp(column, 0, line.length - 1)];
     const state = this.store.get();
     const adds = (event.ctrlKey || event.metaKey || event.shiftKey) && layer === state.layer;
     this.store.set({ layer, heads: adds ? toggled(state.heads, head) : [head], hover: null });

@@ -1,5 +1,7 @@
 // Lists and grids in which Tab stops once and arrow keys move.
 
+import { clamp } from "#data/numbers.js";
+
 /** Arrow keys of a list whose options stand one below the other. */
 export const ACROSS = { ArrowUp: "ArrowLeft", ArrowDown: "ArrowRight", ArrowLeft: "ArrowUp", ArrowRight: "ArrowDown" };
 
@@ -14,7 +16,7 @@ export function setTabStop(elements, current) {
  */
 export function moveInLine(key, index, count) {
   const to = { ArrowLeft: index - 1, ArrowRight: index + 1, Home: 0, End: count - 1 }[key];
-  return to === undefined ? null : Math.min(Math.max(to, 0), count - 1);
+  return to === undefined ? null : clamp(to, 0, count - 1);
 }
 
 /**

@@ -12,6 +12,7 @@ import { Panel } from "#views/compare_panel.js";
 import { Ranking } from "#views/compare_ranking.js";
 import { describeCells, describeComparison, tipContent } from "#views/compare_text.js";
 import { tokenAt } from "#views/matrix.js";
+import { boxOfCell } from "#views/matrix_layout.js";
 
 /**
  * @import { LayerPair } from '#data/difference.js'
@@ -200,15 +201,7 @@ class CompareView {
     const spoken = `${cells.from} to ${cells.to}: ${cells.lines.map((line) => line.join(" ")).join(", ")}.`;
     if (status.textContent !== spoken) status.textContent = spoken;
     const [outer, inner] = [place, panel.canvas].map((node) => node.getBoundingClientRect());
-    const { left, top, cell } = panel.layout;
-    const [x, y] = [inner.left - outer.left + left, inner.top - outer.top + top];
-    const { query, key } = panel.cursor;
-    const box = {
-      left: x + key * cell,
-      right: x + (key + 1) * cell,
-      top: y + query * cell,
-      bottom: y + (query + 1) * cell,
-    };
+    const box = boxOfCell(panel.layout, panel.cursor, [inner.left - outer.left, inner.top - outer.top]);
     placeTip(tip, box, { width: place.clientWidth, height: inner.bottom - outer.top });
   }
 

@@ -110,8 +110,6 @@ export class Panel {
     const marks = this.name === "difference" ? drawSigns : undefined;
     const style = getComputedStyle(canvas);
     drawMatrix(canvas, this.map, layout, { ...content, state: { ...state, region: null }, style, marks });
-    const { left, top, cell, row, column } = layout;
-    Object.assign(canvas.dataset, { left, top, cell, row, column });
     const size = `${content.rows.length} rows, ${content.columns.length} columns`;
     const keys = "Arrow keys move from cell to cell, Enter selects a token.";
     canvas.setAttribute("aria-label", `${NAMES[this.name]}, ${content.label}: ${size}. ${keys}`);

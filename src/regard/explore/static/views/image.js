@@ -1,5 +1,6 @@
 // An image as the model saw it: its patches, shaded by what one of them attends to, or by what attends to it.
 
+import { clamp } from "#data/numbers.js";
 import { patchGrid, tokenName } from "#data/patches.js";
 import { toggleSelection } from "#state/store.js";
 import { fraction, oneOf } from "#state/url.js";
@@ -275,7 +276,7 @@ function addCells(cells, share) {
 
 /** @param {number | null} token @param {PatchGrid} grid */
 function clampToken(token, { first, rows, columns }) {
-  return Math.min(Math.max(token ?? first, first), first + rows * columns - 1);
+  return clamp(token ?? first, first, first + rows * columns - 1);
 }
 
 /** The patch to which a key leads; null if it leads nowhere. @param {string} key @param {number} token @param {PatchGrid} grid */
@@ -283,6 +284,5 @@ function neighborPatch(key, token, { first, rows, columns }) {
   const at = { row: Math.floor((token - first) / columns), column: (token - first) % columns };
   const to = moveInGrid(key, at, { columns, page: rows });
   if (!to) return null;
-  const [row, column] = [Math.min(Math.max(to.row, 0), rows - 1), Math.min(Math.max(to.column, 0), columns - 1)];
-  return first + row * columns + column;
+  return first + clamp(to.row, 0, rows - 1) * columns + clamp(to.column, 0, columns - 1);
 }

@@ -1,11 +1,12 @@
 // One head large: a canvas with a row for each query and a column for each key, and the value of the focused cell.
 
+import { clamp } from "#data/numbers.js";
 import { focusedCells, toggleSelection } from "#state/store.js";
 import { contextOf, placeTip } from "#ui/drawing.js";
 import { button, element } from "#ui/elements.js";
 import { addsToSelection, moveInGrid } from "#ui/listbox.js";
 import { drawMatrix } from "#views/matrix_draw.js";
-import { cellAt, clamp, fitMatrix, panBy, zoomAt } from "#views/matrix_layout.js";
+import { boxOfCell, cellAt, fitMatrix, panBy, zoomAt } from "#views/matrix_layout.js";
 import { cellTip } from "#views/matrix_tip.js";
 
 /**
@@ -99,8 +100,6 @@ class MatrixView {
     this.layout = layout;
     const focus = focusedCells(layer, state);
     drawMatrix(canvas, this.map, layout, { head, state, focus, rows, columns, hidden: view.unit.hidden(layer), style });
-    const { left, top, cell, row, column } = layout;
-    Object.assign(canvas.dataset, { left, top, cell, row, column });
     canvas.classList.toggle("movable", layout.cell > layout.fit);
     const heads = state.heads.map((each) => layer.headIndices[each]).join(" and ");
     canvas.setAttribute(
@@ -111,15 +110,14 @@ class MatrixView {
   }
 
   /** @param {import("#data/heads.js").BaseHead} head @param {{queries: number[], keys: number[], cell: boolean}} focus @param {Layout} layout */
-  showTip(head, { queries, keys, cell: isCell }, { left, top, cell, row, column, height }) {
+  showTip(head, { queries, keys, cell: isCell }, layout) {
     const { tip, frame, view } = this;
     tip.hidden = !isCell;
     if (!isCell) return;
     const [[query], [key]] = [queries, keys];
     tip.replaceChildren(...cellTip(head, view.queries, view.keys, query, key));
-    const [x, y] = [left + (key - column) * cell, frame.offsetTop + top + (query - row) * cell];
-    const room = { width: frame.clientWidth, height: frame.offsetTop + height };
-    placeTip(tip, { left: x, right: x + cell, top: y, bottom: y + cell }, room);
+    const room = { width: frame.clientWidth, height: frame.offsetTop + layout.height };
+    placeTip(tip, boxOfCell(layout, { query, key }, [0, frame.offsetTop]), room);
   }
 
   /** The layout of the current state: of several keys in one frame, each starts from the one before. */

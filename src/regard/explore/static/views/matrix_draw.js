@@ -29,6 +29,8 @@ export function drawMatrix(canvas, map, layout, drawing) {
   const paint = (/** @type {any} */ other) => drawAll(other, map.canvas, layout, drawing);
   paint(context);
   canvasPainters.set(canvas, paint);
+  const { left, top, cell, row, column } = layout;
+  Object.assign(canvas.dataset, { left, top, cell, row, column });
 }
 
 /** Whether cells are drawn one by one over the blocks that hold them. @param {Head} head @param {number} cell */

@@ -1,5 +1,7 @@
 // Where the matrix and its labels stand on the canvas, and which part of it is viewport.
 
+import { clamp } from "#data/numbers.js";
+
 /** @import { Zoom } from '#state/store.js' */
 
 const MAX_CELL = 2.4; // rem of a cell that is not zoomed
@@ -81,6 +83,12 @@ export function cellAt({ left, top, cell, row, column, rows, columns, viewport }
   };
 }
 
+/** Where a cell is, in CSS pixels. @param {Layout} layout @param {{query: number, key: number}} cell @param {[x: number, y: number]} origin  Where the canvas begins. */
+export function boxOfCell({ left, top, cell, row, column }, { query, key }, [x, y]) {
+  const start = { left: x + left + (key - column) * cell, top: y + top + (query - row) * cell };
+  return { ...start, right: start.left + cell, bottom: start.top + cell };
+}
+
 /** The zoom by a factor that keeps the cell under a point where it is; null where all is viewport. @param {Layout} layout @param {number} factor @param {number} x @param {number} y @returns {Zoom | null} */
 export function zoomAt(layout, factor, x, y) {
   const cell = clamp(layout.cell * factor, layout.fit, MAX_ZOOM);
@@ -102,11 +110,6 @@ export function panBy(layout, x, y) {
     key: clamp(layout.column - x / layout.cell, 0, layout.columns - wide) + wide / 2 - 0.5,
     cell: layout.cell,
   };
-}
-
-/** @param {number} value @param {number} low @param {number} high */
-export function clamp(value, low, high) {
-  return Math.min(Math.max(value, low), Math.max(high, low));
 }
 
 /** From number to number along an axis: a round one, so that they do not touch. @param {number} cell */
