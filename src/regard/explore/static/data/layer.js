@@ -16,6 +16,9 @@ import { BlockMap, CODE_WEIGHTS, joinBytes, readTensors } from "#data/page_forma
  * @typedef {{features: number, values: Float32Array}} Vectors  Of every token, one after the other.
  */
 
+/** The kinds of layers, in the order of the page. @type {Record<Kind, string>} */
+export const KIND_TITLES = { encoder: "Encoder", cross: "Cross-attention", decoder: "Decoder" };
+
 /** One attention layer. */
 export class Layer {
   /** @param {LayerHeader} header @param {Sequence[]} sequences @param {number} precision @param {() => Promise<ArrayBuffer>} read  Reads the block. */

@@ -63,7 +63,10 @@ const PAGE_FIELDS = {
   layer: {
     initial: (/** @type {Recording} */ { opening }) => opening.layer,
     write: (layer, { layers }) => layers[layer].name,
-    read: (text, { layers }) => found(layers.findIndex(({ name }) => name === text)),
+    read(text, { layers }) {
+      const index = layers.findIndex(({ name }) => name === text);
+      return index < 0 ? undefined : index;
+    },
   },
   heads: {
     name: "head",
@@ -207,11 +210,6 @@ export function bindNotebook(store, recording, fields, place = window) {
   const { body } = place.document;
   new ResizeObserver(() => send({ height: Math.ceil(body.getBoundingClientRect().height) })).observe(body);
   send({ ready: true });
-}
-
-/** @param {number} index */
-function found(index) {
-  return index < 0 ? undefined : index;
 }
 
 /** @param {string} name  Such as `source.5`. @param {Recording} recording @returns {Token | null} */

@@ -52,12 +52,7 @@ function follow(hash) {
     if (control instanceof HTMLInputElement) control.checked = Number(control.value) === state.query;
     else if (control instanceof HTMLSelectElement) control.value = String(state.head);
   }
-  show(
-    Math.max(
-      0,
-      sections.findIndex(({ id }) => id === slug),
-    ),
-  );
+  show(sections.findIndex(({ id }) => id === slug)); // −1 shows the first
 }
 
 /** The head as a list, and the query as one of the tokens. */

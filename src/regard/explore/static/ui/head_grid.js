@@ -1,5 +1,6 @@
 // All heads as thumbnails: a row for each layer, or sorted by a score. Arrow keys move and select.
 
+import { KIND_TITLES } from "#data/layer.js";
 import { clamp } from "#data/numbers.js";
 import { drawPixels } from "#ui/color.js";
 import { element, hint } from "#ui/elements.js";
@@ -15,11 +16,6 @@ import { themeOf } from "#ui/theme.js";
  * @typedef {{text: string, title?: string}} Caption
  */
 
-const KINDS = [
-  { kind: "encoder", title: "Encoder" },
-  { kind: "cross", title: "Cross-attention" },
-  { kind: "decoder", title: "Decoder" },
-];
 const MAX_COLUMNS = 12; // of sorted heads
 
 /** @param {HTMLElement} place @param {Recording} recording @param {import("#state/unit.js").Units} units */
@@ -137,10 +133,12 @@ class HeadGrid {
   /** A row for each layer, in groups by kind. */
   arrangeByLayer() {
     const { layers } = this.recording;
-    const groups = KINDS.map(({ kind, title }) => ({
-      title,
-      own: [...layers.keys()].filter((index) => layers[index].kind === kind),
-    })).filter(({ own }) => own.length);
+    const groups = Object.entries(KIND_TITLES)
+      .map(([kind, title]) => ({
+        title,
+        own: [...layers.keys()].filter((index) => layers[index].kind === kind),
+      }))
+      .filter(({ own }) => own.length);
     this.rows = groups.flatMap(({ own }) => own.map((index) => this.thumbnails[index]));
     const largest = (/** @type {number[]} */ counts) => String(Math.max(...counts));
     this.node.style.setProperty("--heads", largest(layers.map(({ headIndices }) => headIndices.length)));
