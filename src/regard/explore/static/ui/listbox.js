@@ -88,6 +88,16 @@ export function listen(list, options, { point, select, clear, isVertical, toOthe
   };
 }
 
+/** In how many lines elements stand. @param {HTMLElement[]} elements */
+export function countLines(elements) {
+  return new Set(elements.map(({ offsetTop }) => offsetTop)).size;
+}
+
+/** Say whether lists run down or across. @param {{list: HTMLElement}[]} texts @param {boolean} isVertical */
+export function setOrientation(texts, isVertical) {
+  for (const { list } of texts) list.setAttribute("aria-orientation", isVertical ? "vertical" : "horizontal");
+}
+
 /** Whether an event adds to what is selected. @param {MouseEvent | KeyboardEvent} event */
 export function addsToSelection(event) {
   return event.ctrlKey || event.metaKey;
