@@ -1,6 +1,5 @@
 // The tables of a trace's page for a head and a query, as trace_view.py and trace_figures.py make them.
 
-import { range } from "#data/numbers.js";
 import { currentIndex, filled, format, page, sizeOf, state, values } from "#trace/numbers.js";
 import { element, svgElement } from "#ui/elements.js";
 
@@ -56,8 +55,8 @@ function linesOf(table) {
 
 /** The rows that are shown before a table is opened: the first features, or the keys with the largest weights. @param {Table} table @param {number} count */
 function shownEntries(table, count) {
-  if (count <= table.limit + SLACK) return new Set(range(0, count - 1));
-  if (!["key", "token"].includes(table.each)) return new Set(range(0, table.limit - 1));
+  if (count <= table.limit + SLACK) return new Set(Array(count).keys());
+  if (!["key", "token"].includes(table.each)) return new Set(Array(table.limit).keys());
   const weights = values("weights", currentIndex(), "key");
   const largest = [...weights.keys()].sort((one, other) => weights[other] - weights[one]).slice(0, table.limit);
   if (table.each === "token" && !largest.includes(state.query)) largest[largest.length - 1] = state.query;
