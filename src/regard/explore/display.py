@@ -46,7 +46,7 @@ def show(
     """Show what attends to what: in a notebook below the cell, elsewhere as a page in the browser.
 
     Args:
-        recording: A recording of one sequence, or the result of `regard.watch`, whose last recording is result. Of a
+        recording: A recording of one sequence, or the result of `regard.watch`, whose last recording is shown. Of a
             batch, select a sequence first: ``regard.show(result.recording.select(1, tokens=tokens))``.
         path: Where to write the page. Default: nowhere in a notebook, elsewhere ``attention.html`` in a new temporary
             folder.

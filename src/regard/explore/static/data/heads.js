@@ -196,7 +196,7 @@ export class BaseHead {
   }
 }
 
-/** A head of which every weight is known. */
+/** A head whose weights are all known. */
 export class DenseHead extends BaseHead {
   /**
    * @param {BlockMap} blocks  All weights.
@@ -256,7 +256,7 @@ export class DenseHead extends BaseHead {
   }
 }
 
-/** A head of which the page has maps, the strongest keys of each row, and what each key receives. */
+/** A head for which the page has maps, the strongest keys of each row, and what each key receives. */
 export class SketchHead extends BaseHead {
   /**
    * @param {{levels: BlockMap[], topKeys: ArrayLike<number>, topWeights: Float32Array, rest: Float32Array, received: ArrayLike<number>,

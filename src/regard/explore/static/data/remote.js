@@ -19,7 +19,7 @@ const FIRST_PICTURE = 400; // ms that the page has for its first picture before 
 const UPDATE_PAUSE = 100; // ms without a further row or column, after which views are painted again
 const CACHED_VALUES = 2 ** 25; // of rows and columns of a head, 128 MB
 const MIN_CACHED = 1200; // rows, columns and tiles of a head, however long these are
-const MAX_RANKED = 64; // rows and columns of which the order is kept
+const MAX_RANKED = 64; // rows and columns whose order is kept
 
 /** The server that the page came from. */
 class Server {
@@ -59,7 +59,7 @@ class Server {
   }
 }
 
-/** A recording of which the page holds texts, tokens and the list of layers. */
+/** A recording that the page holds without its weights: texts, tokens and the list of layers. */
 export class RemoteRecording extends Recording {
   /** @param {Header} header */
   constructor(header) {
@@ -152,7 +152,7 @@ class RemoteLayer extends Layer {
   }
 }
 
-/** A head of which the map is loaded first, and then what is looked at. */
+/** A head that loads its map first, and then what the reader looks at. */
 class RemoteHead extends BaseHead {
   /** @param {Layer} layer @param {number} index @param {number} head @param {Tiling} tiling @param {Server} server @param {() => void} onUpdate */
   constructor(layer, index, head, tiling, server, onUpdate) {

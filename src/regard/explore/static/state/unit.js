@@ -73,7 +73,7 @@ export class Unit {
     return head;
   }
 
-  /** A head of which only rows are needed: that of a server has them before its map. @param {Layer} layer @param {number} head @returns {Head | null} */
+  /** A head for its rows alone, which a server sends before the map. @param {Layer} layer @param {number} head @returns {Head | null} */
   headForRows(layer, head) {
     const base = layer.heads?.[head];
     return base ? this.wrap(layer, base) : null;

@@ -20,7 +20,7 @@ import { boxOfCell } from "#views/matrix_layout.js";
  * @import { Layer } from '#data/layer.js'
  * @import { Recording } from '#data/recording.js'
  * @import { Sequence } from '#data/sequence.js'
- * @import { Focus } from '#views/compare_cells.js'
+ * @import { Focus } from '#state/store.js'
  * @import { PanelContent, PanelName } from '#views/compare_panel.js'
  * @import { Spot } from '#views/matrix.js'
  * @typedef {{layer: Layer, heads: number[], head: Head, queries: Sequence, keys: Sequence, hidden: boolean[]}} Side

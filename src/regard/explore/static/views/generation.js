@@ -186,7 +186,7 @@ class GenerationView {
   }
 }
 
-/** How many tokens have been read at a step: at the first those before the first that was written, or itself. @param {Layer} decoder @param {number} step */
+/** How many tokens have been read at a step: at the first step those before the first written token, or that token itself. @param {Layer} decoder @param {number} step */
 function numRead({ queries, keys }, step) {
   return Math.max(keys.length - queries.length, 0) + 1 + step;
 }

@@ -1,4 +1,4 @@
-// A text of which a part is visible: what has been read or written at a step.
+// A text that is visible in part: what has been read or written at a step.
 
 import { element } from "#ui/elements.js";
 

@@ -240,7 +240,7 @@ function imageOf(view) {
   return image;
 }
 
-/** The token in a cell that another view points at which is not the one whose attention is shown. @param {State} state */
+/** Of the cell that another view points at, the token whose attention is not shown. @param {State} state */
 function hoveredToken({ hover, direction }) {
   if (!hover?.cell) return null;
   return direction === "from" ? hover.cell.key : hover.cell.query;
@@ -255,12 +255,10 @@ function weightsOf(head, tokens, direction, count) {
   const { loading, total } = isFrom ? head.rows(tokens) : head.columns(tokens);
   if (loading) return null;
   const share = isFrom ? 1 / tokens.length : 1;
-  const all = Array.from({ length: count }, (_, other) =>
-    addCells(
-      tokens.map((token) => (isFrom ? head.cell(token, other) : head.cell(other, token))),
-      share,
-    ),
-  );
+  const all = Array.from({ length: count }, (_, other) => {
+    const cells = tokens.map((token) => (isFrom ? head.cell(token, other) : head.cell(other, token)));
+    return addCells(cells, share);
+  });
   return { tokens: all, total: (isFrom && total) || null };
 }
 

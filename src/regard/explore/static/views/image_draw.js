@@ -78,7 +78,7 @@ function drawShades(context, layout, patches, state, style) {
   }
 }
 
-/** Hatch what is masked, and what is hidden the other way round; dot what is known in part. @param {CanvasRenderingContext2D} context @param {ImageLayout} layout @param {TokenWeight[]} patches @param {CSSStyleDeclaration} style */
+/** Hatch masked patches, and hidden ones the other way; dot those that are known in part. @param {CanvasRenderingContext2D} context @param {ImageLayout} layout @param {TokenWeight[]} patches @param {CSSStyleDeclaration} style */
 function drawMarks(context, layout, patches, style) {
   const all = { left: 0, top: 0, right: layout.width, bottom: layout.height };
   const color = style.getPropertyValue("--muted");

@@ -10,10 +10,9 @@ import { boxOfCell, cellAt, fitMatrix, panBy, zoomAt } from "#views/matrix_layou
 import { cellTip } from "#views/matrix_tip.js";
 
 /**
- * @import { Region, State } from '#state/store.js'
+ * @import { CellPosition, Focus, Region, State } from '#state/store.js'
  * @import { View, ViewDefinition } from '#ui/view.js'
  * @import { Layout } from '#views/matrix_layout.js'
- * @typedef {{query: number, key: number}} CellPosition
  * @typedef {{query: number | null, key: number | null}} Spot  A cell, or a label where one is null.
  */
 
@@ -109,7 +108,7 @@ class MatrixView {
     this.showTip(head, focus, layout);
   }
 
-  /** @param {import("#data/heads.js").BaseHead} head @param {{queries: number[], keys: number[], cell: boolean}} focus @param {Layout} layout */
+  /** @param {import("#data/heads.js").BaseHead} head @param {Focus} focus @param {Layout} layout */
   showTip(head, { queries, keys, cell: isCell }, layout) {
     const { tip, frame, view } = this;
     tip.hidden = !isCell;
@@ -126,7 +125,7 @@ class MatrixView {
     return /** @type {Layout} */ (this.layout);
   }
 
-  /** @param {number} factor @param {[x: number, y: number]} [at]  Default: the middle of what is viewport. */
+  /** @param {number} factor @param {[x: number, y: number]} [at]  Default: the middle of the visible part. */
   zoomBy(factor, at) {
     const layout = this.latestLayout();
     const [x, y] = at ?? [layout.left + layout.viewport.width / 2, layout.top + layout.viewport.height / 2];

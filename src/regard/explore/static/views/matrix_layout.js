@@ -1,4 +1,4 @@
-// Where the matrix and its labels stand on the canvas, and which part of it is viewport.
+// Where the matrix and its labels stand on the canvas, and which part of it is visible.
 
 import { clamp } from "#data/numbers.js";
 
@@ -15,8 +15,8 @@ const MAX_LABEL = 9; // rem
 /**
  * @typedef {{left: number, top: number, cell: number, fit: number, gap: number, width: number, height: number, row: number, column: number,
  *   rows: number, columns: number, font: string, angle: number, every: number, named: boolean, viewport: {width: number, height: number}}} Layout
- *   `left` and `top` are where the matrix begins on the canvas; `row` and `column` are the first that is viewport there, in parts of cells;
- *   `rows` and `columns` are how many there are; of `every` labels one is written, as a token where `named`; `viewport` is the size of what is viewport of the matrix; `fit` is the cell with which all of it is viewport.
+ *   `left` and `top` are where the matrix begins on the canvas; `row` and `column` are the first that is visible, in parts of cells;
+ *   `rows` and `columns` are how many there are; of `every` labels one is written, as a token where `named`; `viewport` is the size of its visible part; `fit` is the cell with which all of it is visible.
  */
 
 /**
@@ -89,7 +89,7 @@ export function boxOfCell({ left, top, cell, row, column }, { query, key }, [x, 
   return { ...start, right: start.left + cell, bottom: start.top + cell };
 }
 
-/** The zoom by a factor that keeps the cell under a point where it is; null where all is viewport. @param {Layout} layout @param {number} factor @param {number} x @param {number} y @returns {Zoom | null} */
+/** The zoom by a factor that keeps the cell under a point where it is; null where all is visible. @param {Layout} layout @param {number} factor @param {number} x @param {number} y @returns {Zoom | null} */
 export function zoomAt(layout, factor, x, y) {
   const cell = clamp(layout.cell * factor, layout.fit, MAX_ZOOM);
   if (cell <= layout.fit) return null;

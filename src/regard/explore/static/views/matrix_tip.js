@@ -38,9 +38,7 @@ function describeCell(head, query, key) {
   const value = element("span", { class: "value" }, formatWeight(weight, error));
   const row = head.row(query);
   if (row.loading) return [value];
-  const rank = rankOf(
-    row,
-    row.entries.findIndex((entry) => entry.key === key),
-  );
+  const index = row.entries.findIndex((entry) => entry.key === key);
+  const rank = rankOf(row, index);
   return [value, note(`rank ${rank}${row.isComplete ? ` of ${row.entries.length}` : ""} in its row`)];
 }

@@ -10,7 +10,7 @@ import { Search } from "#views/text_search.js";
 
 /**
  * @import { Sequence } from '#data/sequence.js'
- * @import { Token } from '#state/store.js'
+ * @import { Focus, Token } from '#state/store.js'
  * @import { View, ViewDefinition } from '#ui/view.js'
  * @typedef {{sequence: number, list: HTMLElement, tokens: HTMLElement[], focus: () => void}} TextNodes  A text on the page.
  */
@@ -178,7 +178,7 @@ class TextView {
     this.revealed = token ?? null;
   }
 
-  /** @param {import("#data/heads.js").BaseHead} head @param {{queries: number[], keys: number[], cell: boolean}} focus */
+  /** @param {import("#data/heads.js").BaseHead} head @param {Focus} focus */
   paintHead(head, focus) {
     const { layer, state } = this.view;
     const nodes = (/** @type {number} */ sequence) =>
@@ -232,7 +232,7 @@ function tokenNode(text, index) {
 
 /**
  * What is drawn: what the focused tokens attend to (out), what attends to them (in), or the head's strongest (rest).
- * @param {import("#data/heads.js").BaseHead} head @param {number} count  Of queries. @param {{queries: number[], keys: number[], cell: boolean}} focus
+ * @param {import("#data/heads.js").BaseHead} head @param {number} count  Of queries. @param {Focus} focus
  */
 function entriesToDraw(head, count, { queries, keys, cell }) {
   if (queries.length || keys.length) {

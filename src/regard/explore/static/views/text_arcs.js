@@ -7,8 +7,9 @@ import { svgElement } from "#ui/elements.js";
 
 /**
  * @import { Entry } from '#data/ranked.js'
+ * @import { Focus } from '#state/store.js'
  * @import { Box } from '#ui/drawing.js'
- * @typedef {{queries: HTMLElement[], keys: HTMLElement[], focus: {queries: number[], keys: number[], cell: boolean}, isColumn: boolean, isWrapped: boolean}} Stage
+ * @typedef {{queries: HTMLElement[], keys: HTMLElement[], focus: Focus, isColumn: boolean, isWrapped: boolean}} Stage
  *   `queries` and `keys` are the same where both are one text.
  */
 

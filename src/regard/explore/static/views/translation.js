@@ -17,7 +17,7 @@ import { drawLines, linesAtRest, linesOf } from "#views/translation_lines.js";
  * @import { Ranked } from '#data/ranked.js'
  * @import { Sequence } from '#data/sequence.js'
  * @import { View, ViewDefinition } from '#ui/view.js'
- * @typedef {{queries: number[], keys: number[]}} Focus  Words of the translation, and of the source.
+ * @import { Focus } from '#views/translation_lines.js'
  * @typedef {{text: Sequence, node: HTMLElement, list: HTMLElement, words: HTMLElement[], focus: () => void}} Side  A text on the page.
  */
 

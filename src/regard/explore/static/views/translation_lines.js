@@ -9,7 +9,7 @@ import { formatWeight } from "#ui/format.js";
  * @import { BaseHead as Head } from '#data/heads.js'
  * @import { Entry, Ranked } from '#data/ranked.js'
  * @typedef {Entry & {direction: "out" | "in" | "rest"}} Line
- * @typedef {{queries: number[], keys: number[]}} Focus
+ * @typedef {{queries: number[], keys: number[]}} Focus  Words of the translation, and of the source.
  * @typedef {{text: import("#data/sequence.js").Sequence, words: HTMLElement[]}} Side
  */
 
