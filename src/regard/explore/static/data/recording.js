@@ -66,17 +66,13 @@ export class FileRecording extends Recording {
   }
 }
 
-/** The blocks of a page. @param {Document} page @returns {(block: number) => Promise<ArrayBuffer>} */
-function blockReader(page) {
-  return (block) => inflateBase64(page.getElementById(`block-${block}`)?.textContent ?? "");
-}
-
 /** The recordings in a page. @param {Document} page @param {(header: Header) => Recording} makeRemote @returns {Recording} */
 export function readRecording(page, makeRemote) {
   /** @type {Header} */
   const header = JSON.parse(page.getElementById("recording")?.textContent ?? "");
   if (header.is_served) return makeRemote(header);
-  const readBlock = blockReader(page);
+  const readBlock = (/** @type {number} */ block) =>
+    inflateBase64(page.getElementById(`block-${block}`)?.textContent ?? "");
   const recording = new FileRecording(header, readBlock);
   const count = header.layers.length + 1; // the second recording's blocks follow
   if (header.compare_with) {

@@ -74,7 +74,8 @@ function drawShades(context, layout, patches, state, style) {
     const place = position(largest > 0 ? weight / largest : 0, scale);
     const color = `rgb(${shade(place, state.palette, themeOf(state)).join(" ")})`;
     context.fillStyle = kind === "masked" || kind === "hidden" ? style.getPropertyValue("--page") : color;
-    fillBox(context, boxOfPatch(patch, layout));
+    const { left, right, top, bottom } = boxOfPatch(patch, layout);
+    context.fillRect(left, top, right - left, bottom - top);
   }
 }
 
@@ -122,9 +123,4 @@ function drawOutline(context, { left, right, top, bottom }, style, color) {
     context.strokeStyle = style.getPropertyValue(name);
     context.strokeRect(left + inset, top + inset, right - left - 2 * inset, bottom - top - 2 * inset);
   }
-}
-
-/** @param {CanvasRenderingContext2D} context @param {Box} box */
-function fillBox(context, { left, right, top, bottom }) {
-  context.fillRect(left, top, right - left, bottom - top);
 }
