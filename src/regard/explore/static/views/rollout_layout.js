@@ -109,16 +109,9 @@ export class RolloutLayout {
     const depths = Array.from({ length: this.layers.length + 1 }, (_, depth) =>
       this.depthLabel(depth, notDrawn(depth)),
     );
-    const heading = this.isNarrow ? [this.layersHeading()] : [];
+    const place = { class: "depth", x: this.fit.top - MAX_RADIUS - 6, y: 14, "text-anchor": "end" };
+    const heading = this.isNarrow ? [svgElement("text", place, "layer")] : [];
     return svgElement("g", { "aria-hidden": "true" }, ...columns, ...depths, ...heading);
-  }
-
-  layersHeading() {
-    return svgElement(
-      "text",
-      { class: "depth", x: this.fit.top - MAX_RADIUS - 6, y: 14, "text-anchor": "end" },
-      "layer",
-    );
   }
 
   /** The line on which the nodes of a token stand. @param {number} node */
