@@ -201,7 +201,7 @@ def test_tokens_and_titles_are_text():
     hostile = ["<script>alert(1)</script>", "{query}", "{#scores}", "▁&amp;", '"><b>']
     trace = translator("encoder.0", hostile, hostile)
     page = trace_html(trace)
-    assert page.count("<script") == 1 + 3  # the data, and its modules
+    assert page.count("<script") == 1 + 4  # the data, and its modules
     assert "<b>" not in page.replace('<div id="choice"><p>Head', "").split("<main>")[1]
     text = tables_of(page)["softmax"][0]
     assert [row[0] for row in text[1:-1]] == ["<script>alert(1)</script>", "{query}", "{#scores}", "&amp;", '"><b>']

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from regard.explore.page_format import Alignment, LayerHeader, PageHeader
 from regard.text.tokens import normalize_tokens
@@ -80,9 +81,7 @@ def align(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int, int]]:
 
 def _common_prefix(a: Sequence[str], b: Sequence[str]) -> int:
     """The number of equal elements at the beginning."""
-    return next(
-        (index for index, (one, other) in enumerate(zip(a, b, strict=False)) if one != other), min(len(a), len(b))
-    )
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
 
 
 def _longest_common_subsequence(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:

@@ -17,8 +17,8 @@ from regard.analysis import recording as recording_module
 from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument
 from regard.explore.html_page import to_html, write_html
-from regard.explore.pack import MAX_QKV_BYTES, check, qkv
-from regard.explore.sketch import plan_sketches
+from regard.explore.pack import MAX_QKV_BYTES, check, qkv_bytes
+from regard.explore.sketch import count_cells, count_top_keys, plan_sketches
 
 if TYPE_CHECKING:
     from regard.explore.widget import ExplorerWidget
@@ -46,7 +46,7 @@ def show(
     """Show what attends to what: in a notebook below the cell, elsewhere as a page in the browser.
 
     Args:
-        recording: A recording of one sequence, or the result of `regard.watch`, whose last recording is result. Of a
+        recording: A recording of one sequence, or the result of `regard.watch`, whose last recording is shown. Of a
             batch, select a sequence first: ``regard.show(result.recording.select(1, tokens=tokens))``.
         path: Where to write the page. Default: nowhere in a notebook, elsewhere ``attention.html`` in a new temporary
             folder.
@@ -155,16 +155,12 @@ def estimate_page_bytes(recording: Recording) -> float:
 
     How well weights compress depends on the model: it is least where they are spread evenly.
     """
-    plans = plan_sketches([layer.weights.shape for layer in recording.layers])
-    blocks = top_keys = 0
-    for layer, plan in zip(recording.layers, plans, strict=True):
-        _, heads, queries, keys = layer.weights.shape
-        for size in (1,) if plan is None else plan.levels:
-            blocks += heads * -(-queries // size) * -(-keys // size)
-        top_keys += 0 if plan is None else heads * queries * plan.top_k
-    qkv_bytes = sum(4 * part.numel() for layer in recording.layers for part in qkv(layer).values())
-    qkv_bytes = qkv_bytes * 4 / 3 if qkv_bytes <= MAX_QKV_BYTES else 0
-    return BYTES_PER_BLOCK * blocks + BYTES_PER_TOP_KEY * top_keys + qkv_bytes
+    shapes = [layer.weights.shape for layer in recording.layers]
+    plans = plan_sketches(shapes)
+    blocks, top_keys = count_cells(plans, shapes), count_top_keys(plans, shapes)
+    num_bytes = qkv_bytes(recording)
+    stored_bytes = num_bytes * 4 / 3 if num_bytes <= MAX_QKV_BYTES else 0  # in base64
+    return BYTES_PER_BLOCK * blocks + BYTES_PER_TOP_KEY * top_keys + stored_bytes
 
 
 recording_module.html_preview = notebook_html  # analysis does not import what displays it

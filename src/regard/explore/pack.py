@@ -86,7 +86,7 @@ def pack(recording: Recording, compare_with: Recording | None = None) -> tuple[P
 def _pack(recording: Recording, name: str) -> tuple[PageHeader, list[bytes]]:
     header = make_header(recording)
     plans = plan_sketches([layer.weights.shape for layer in recording.layers])
-    qkv_bytes = sum(4 * part.numel() for layer in recording.layers for part in qkv(layer).values())
+    has_qkv = qkv_bytes(recording) <= MAX_QKV_BYTES
     thumbnails, blocks, errors = {}, [], []
     segments = layer_segments(recording)
     scores = HeadScoreAccumulator()
@@ -98,7 +98,7 @@ def _pack(recording: Recording, name: str) -> tuple[PageHeader, list[bytes]]:
         errors += _check_range(layer, data.blocks, name)
         small = data.pooled(THUMBNAIL)
         thumbnails[str(number)] = quantize_thumbnail(small.blocks, small.allowed)
-        vectors = qkv(layer) if qkv_bytes <= MAX_QKV_BYTES else {}
+        vectors = qkv(layer) if has_qkv else {}
         if plan is None and vectors and header["layers"][number]["score"] is None:  # the page computes exact weights
             del data.tensors["key_order"], data.tensors["query_order"]
         header["layers"][number] |= cast(
@@ -191,6 +191,11 @@ def qkv(layer: Layer) -> dict[str, Tensor]:
     request = layer.weights.detach().request
     tensors = {"query": request.query[0], "key": request.key[0]}
     return tensors if layer.value is None else {**tensors, "value": layer.value[0].detach()}
+
+
+def qkv_bytes(recording: Recording) -> int:
+    """The bytes of all queries, keys and values as float32."""
+    return sum(4 * part.numel() for layer in recording.layers for part in qkv(layer).values())
 
 
 def qkv_shapes(tensors: dict[str, Tensor]) -> list[list[int]]:

@@ -65,17 +65,15 @@ def plan_sketches(shapes: Sequence[Sequence[int]]) -> list[SketchPlan | None]:
     map_size, top_k = MAX_MAP_SIZE, MAX_TOP_K
     while True:
         plans = [_plan_sketch(shape, map_size, top_k) for shape in shapes]
-        num_cells = _total_cells(plans, shapes)
-        num_keys = sum(p.top_k * heads * rows for p, (_, heads, rows, _) in zip(plans, shapes, strict=True) if p)
-        if num_cells > MAX_VALUES and map_size > THUMBNAIL:
+        if count_cells(plans, shapes) > MAX_VALUES and map_size > THUMBNAIL:
             map_size //= 2
-        elif num_keys > MAX_VALUES and top_k > 1:
+        elif count_top_keys(plans, shapes) > MAX_VALUES and top_k > 1:
             top_k -= 1
         else:
             break
     while True:
         deeper = [plan and _add_level(plan, shape) for plan, shape in zip(plans, shapes, strict=True)]
-        if deeper == plans or _total_cells(deeper, shapes) > MAX_VALUES:
+        if deeper == plans or count_cells(deeper, shapes) > MAX_VALUES:
             return plans
         plans = deeper
 
@@ -87,7 +85,13 @@ def _add_level(plan: SketchPlan, shape: Sequence[int]) -> SketchPlan:
     return replace(plan, finer_sizes=(*plan.finer_sizes, half)) if fits else plan
 
 
-def _total_cells(plans: Sequence[SketchPlan | None], shapes: Sequence[Sequence[int]]) -> int:
+def count_top_keys(plans: Sequence[SketchPlan | None], shapes: Sequence[Sequence[int]]) -> int:
+    """The number of top keys of all layers."""
+    return sum(plan.top_k * heads * rows for plan, (_, heads, rows, _) in zip(plans, shapes, strict=True) if plan)
+
+
+def count_cells(plans: Sequence[SketchPlan | None], shapes: Sequence[Sequence[int]]) -> int:
+    """The number of map cells of all layers."""
     return sum(
         heads * _num_cells(size, *shape)
         for plan, (_, heads, *shape) in zip(plans, shapes, strict=True)

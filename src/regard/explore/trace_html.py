@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regard.explore.static_files import hash_of, module_scripts, static
+from regard.explore.static_files import hash_of, module_scripts, style_sheet
 from regard.explore.token_labels import token_labels
 from regard.explore.trace_figures import figure_html, filled_html
 from regard.explore.trace_numbers import TraceNumbers, page_numbers
@@ -74,7 +74,7 @@ def trace_html(trace: Trace, *, head: int | None = None, query: int | str | None
         "tables": [asdict(table) for screen in screens for table in screen.tables],
         "steps": numbers.pack(),
     }
-    style, scripts, title = static("styles/trace.css"), module_scripts("trace/main.js").values(), escape(trace.title)
+    style, scripts, title = style_sheet("trace"), module_scripts("trace/main.js").values(), escape(trace.title)
     hashes = " ".join(map(hash_of, scripts))
     policy = f"default-src 'none'; script-src {hashes}; style-src {hash_of(style)}; img-src data:"
     contents = "\n".join(

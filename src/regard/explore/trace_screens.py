@@ -190,10 +190,9 @@ def _inputs(parts: _Parts) -> Iterator[Screen]:
 def _projections(parts: _Parts) -> Iterator[Screen]:
     is_additive = "U" in parts
     weight, bias = ("W", "") if is_additive else ("W_Q", parts.first("b_Q"))
-    caption = (
-        "x of “{query}” times the weights: the sum of each column" + (", with the bias," if bias else "") + " is q"
-    )
-    table = _product(parts, caption, "x", "input", weight, bias, Row("q", "query"), limit=8)
+    with_bias = ", with the bias," if bias else ""
+    caption = f"x of “{{query}}” times the weights: the sum of each column{with_bias} is q"
+    table = _product(caption, "input", weight, bias, Row("q", "query"), limit=8)
     has_norm = "norm weight" in parts or "token embedding" not in parts
     names = ("query", "W_Q") if has_norm else ("input", "query", "W_Q")
     yield parts.screen("query", "Query", names, table, reading=_first_feature(parts, "input", weight, bias, "query"))
@@ -204,16 +203,8 @@ def _projections(parts: _Parts) -> Iterator[Screen]:
             continue
         source = (parts.first("values") if name == "value" else "") or parts.first("memory", "input")
         every = NumberTable(f"{title}s of all tokens", "dim", each="key", source=name)
-        product = _product(
-            parts,
-            f"The {name} of “{{key}}”, computed in the same way",
-            "x",
-            source,
-            weight,
-            bias,
-            Row(name[0], name),
-            limit=3,
-        )
+        caption = f"The {name} of “{{key}}”, computed in the same way"
+        product = _product(caption, source, weight, bias, Row(name[0], name), limit=3)
         yield parts.screen(name, f"{title}s", (name,), every, product)
     if "rotated query" in parts:
         rows = tuple(Row(f"q{end}", name) for end, name in (("", "query"), (" rotated", "rotated query")))
@@ -222,12 +213,10 @@ def _projections(parts: _Parts) -> Iterator[Screen]:
         yield parts.screen("rotation", "Rotation", ("rotated query",), query, keys)
 
 
-def _product(
-    parts: _Parts, caption: str, letter: str, source: str, weight: str, bias: str, result: Row, limit: int
-) -> NumberTable:
+def _product(caption: str, source: str, weight: str, bias: str, result: Row, limit: int) -> NumberTable:
     """A row vector times a matrix: the vector as a column, the matrix next to it, the sums below."""
     tail = (*([Row("bias", bias)] if bias else []), Row(result.label, result.source, is_result=True))
-    return NumberTable(caption, "dim", (Column(letter, source),), each="feature", source=weight, limit=limit, tail=tail,
+    return NumberTable(caption, "dim", (Column("x", source),), each="feature", source=weight, limit=limit, tail=tail,
                        follows_key=result.source != "query")  # fmt: skip
 
 
@@ -285,11 +274,11 @@ def _softmax(parts: _Parts) -> Iterator[Screen]:
         columns=columns, each="key", tail=(Row("sum", columns=("", "sums", "sum of weights"), is_result=True),)
     )
     names = tuple(parts.present("exponentials", "weights"))
-    text = (
-        "" if "exponentials" in parts else "The exponentials are those of the score minus the largest score of the row."
-    )
+    text = "The exponentials are those of the score minus the largest score of the row."
     reading = "For “{key}”: {#exponentials} / {#sums} = {#weights}."
-    yield parts.screen("softmax", "Softmax", names, table, reading=reading, text=text)
+    yield parts.screen(
+        "softmax", "Softmax", names, table, reading=reading, text="" if "exponentials" in parts else text
+    )
 
 
 def _outputs(parts: _Parts) -> Iterator[Screen]:

@@ -1,6 +1,9 @@
 // The attention of one query in one head, step by step: products, scores, softmax, output.
 
+import { range } from "#data/numbers.js";
+
 /**
+ * @import { Layer, Vectors } from '#data/layer.js'
  * @typedef {{value: number, error: number}} Measured  A number, and how far it may be from the exact one.
  * @typedef {{key: number, weight: Measured, score: Measured, maxScore: number, exp: number, product: number, scaled: number,
  *   vector: Float32Array | null, value: Float32Array | null}} Row
@@ -12,7 +15,7 @@
  *   exponentials, are those of the softmax, and NaN if the weights are stored.
  */
 
-/** @param {import("#data/layer.js").Layer} layer @param {number} head @param {number} query @returns {Steps | null} null while something is loading */
+/** @param {Layer} layer @param {number} head @param {number} query @returns {Steps | null} null while something is loading */
 export function attentionSteps(layer, head, query) {
   const known = layer.head([head]);
   const vectors = layer.vectors(head);
@@ -46,14 +49,14 @@ export function attentionSteps(layer, head, query) {
   return { source, query: vector, rows, isComplete: isComputed || hasAllKeys, rest: ranked.rest, ...softmax };
 }
 
-/** @param {import("#data/layer.js").Vectors} vectors @returns {(token: number) => Float32Array} */
+/** @param {Vectors} vectors @returns {(token: number) => Float32Array} */
 function rowReader({ features, values }) {
   return (token) => values.subarray(token * features, (token + 1) * features);
 }
 
-/** The keys that a mask allows. @param {import("#data/heads.js").BaseHead} head @param {import("#data/layer.js").Layer} layer @param {number} query */
+/** The keys that a mask allows. @param {import("#data/heads.js").BaseHead} head @param {Layer} layer @param {number} query */
 function visibleKeys(head, layer, query) {
-  const keys = Array.from({ length: layer.keys.length }, (_, key) => key).filter((key) => !head.isMasked(query, key));
+  const keys = range(0, layer.keys.length - 1).filter((key) => !head.isMasked(query, key));
   return keys.map((key) => ({ key, weight: NaN, error: 0 }));
 }
 

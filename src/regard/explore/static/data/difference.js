@@ -3,11 +3,11 @@
 import { BaseHead } from "#data/heads.js";
 
 /**
- * @typedef {import("#data/heads.js").BaseHead} Head
- * @typedef {import("#data/layer.js").Layer} Layer
- * @typedef {import("#data/recording.js").Recording} Recording
- * @typedef {import("#data/sequence.js").Sequence} Sequence
- * @typedef {import("#state/unit.js").Unit} Unit
+ * @import { BaseHead as Head } from '#data/heads.js'
+ * @import { Layer } from '#data/layer.js'
+ * @import { Recording } from '#data/recording.js'
+ * @import { Sequence } from '#data/sequence.js'
+ * @import { Unit } from '#state/unit.js'
  * @typedef {[startA: number, startB: number, length: number]} Run
  * @typedef {{sequences: [number, number], tokens: Run[], words: Run[]}} AlignmentHeader  See page_format.py.
  * @typedef {[a: number, b: number]} Pair  A position in each text.

@@ -3,10 +3,9 @@
 import { rankEntries, sumRanked } from "#data/ranked.js";
 
 /**
- * @typedef {import("#data/page_format.js").BlockMap} BlockMap
+ * @import { BlockMap } from '#data/page_format.js'
+ * @import { Entry, Ranked } from '#data/ranked.js'
  * @typedef {{rows: number, columns: number, size: number, at(row: number, column: number): number}} Blocks  A BlockMap, or what is computed from some.
- * @typedef {import("#data/ranked.js").Ranked} Ranked
- * @typedef {import("#data/ranked.js").Entry} Entry
  * @typedef {{state: "known" | "masked" | "unknown" | "hidden", weight: number, upperBound: number, error: number}} Cell
  *   `upperBound` is the largest weight that an unknown cell can have; `error` is how far a known weight may be from the exact one.
  * @typedef {{sum: number | null, error: number, approximate: boolean}} RegionSum  `sum` is null while it is loading.
@@ -197,7 +196,7 @@ export class BaseHead {
   }
 }
 
-/** A head of which every weight is known. */
+/** A head whose weights are all known. */
 export class DenseHead extends BaseHead {
   /**
    * @param {BlockMap} blocks  All weights.
@@ -257,7 +256,7 @@ export class DenseHead extends BaseHead {
   }
 }
 
-/** A head of which the page has maps, the strongest keys of each row, and what each key receives. */
+/** A head for which the page has maps, the strongest keys of each row, and what each key receives. */
 export class SketchHead extends BaseHead {
   /**
    * @param {{levels: BlockMap[], topKeys: ArrayLike<number>, topWeights: Float32Array, rest: Float32Array, received: ArrayLike<number>,

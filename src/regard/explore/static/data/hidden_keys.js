@@ -3,19 +3,16 @@
 import { BaseHead, combineCells } from "#data/heads.js";
 
 /**
- * @typedef {import("#data/heads.js").Blocks} Blocks
- * @typedef {import("#data/heads.js").Cell} Cell
- * @typedef {import("#data/heads.js").Corner} Corner
- * @typedef {import("#data/heads.js").RegionRows} RegionRows
- * @typedef {import("#data/ranked.js").Ranked} Ranked
- * @typedef {import("#data/sequence.js").Sequence} Sequence
+ * @import { Blocks, Cell, Corner, RegionRows } from '#data/heads.js'
+ * @import { Ranked } from '#data/ranked.js'
+ * @import { Sequence } from '#data/sequence.js'
  */
 
 /** Keys that often receive attention for want of anything better. */
 export const HIDE_OPTIONS = ["first", "special"];
 
 const MIN_SHARE = 0.001; // a row that leaves less than this is not rescaled
-const MAX_RELATIVE_ERROR = 0.02; // nor one of which the stored weights do not say closely enough how much it leaves
+const MAX_RELATIVE_ERROR = 0.02; // nor one whose stored weights do not say closely enough what it leaves
 /** @type {Cell} */
 const NOTHING = { state: "known", weight: 0, upperBound: 0, error: 0 };
 const NOISE = 0.02; // what a block of hidden keys and others leaves is zero below this share of the block
@@ -99,8 +96,8 @@ export class HiddenKeysHead extends BaseHead {
     if (this.isLoading) return { state: "unknown", weight: NaN, upperBound: this.numHeads, error: 0 };
     const cell = this.head.cell(query, key);
     const { weight, error } = this.rescaled(query, cell);
-    const { share } = this.shareOf(query) ?? { share: 1 };
-    return { state: cell.state, weight, error, upperBound: Math.min(cell.upperBound / share, this.numHeads) };
+    const upperBound = Math.min(cell.upperBound / this.divisorOf(query), this.numHeads);
+    return { state: cell.state, weight, error, upperBound };
   }
 
   /** @param {number} query @returns {Ranked} */
@@ -146,7 +143,7 @@ export class HiddenKeysHead extends BaseHead {
     const { rows } = this.head.regionRows(queries, keys, within);
     if (!rows || this.isLoading) return { rows: null, error: 0, approximate: false };
     return {
-      rows: rows.map((row, index) => row / (this.shareOf(queries[0] + index)?.share ?? 1)),
+      rows: rows.map((row, index) => row / this.divisorOf(queries[0] + index)),
       error: 0,
       approximate: false,
     };
@@ -154,7 +151,7 @@ export class HiddenKeysHead extends BaseHead {
 
   /** @param {[number, number]} queries @param {[number, number]} keys */
   sumBlocks(queries, keys) {
-    return super.sumBlocks(queries, keys).map((row, index) => row / (this.shareOf(queries[0] + index)?.share ?? 1));
+    return super.sumBlocks(queries, keys).map((row, index) => row / this.divisorOf(queries[0] + index));
   }
 
   /** Of the visible keys of a block. @param {number} column @param {number} size @param {[number, number]} keys */
@@ -187,6 +184,11 @@ export class HiddenKeysHead extends BaseHead {
     return share ?? null;
   }
 
+  /** By what the weights of a row are divided. @param {number} query */
+  divisorOf(query) {
+    return this.shareOf(query)?.share ?? 1;
+  }
+
   /** What a row gives to all hidden keys. @param {number} query @returns {Cell} */
   hiddenOf(query) {
     return combineCells([NOTHING, ...this.keys.map((key) => this.head.cell(query, key))], 1);
@@ -214,7 +216,7 @@ export class HiddenKeysHead extends BaseHead {
     const { rows, columns, size } = blocks;
     /** @type {(row: number, column: number) => number} */
     const at = (row, column) =>
-      this.hidden[corner.column + column] ? NaN : blocks.at(row, column) / (this.shareOf(corner.row + row)?.share ?? 1);
+      this.hidden[corner.column + column] ? NaN : blocks.at(row, column) / this.divisorOf(corner.row + row);
     return { rows, columns, size, at };
   }
 

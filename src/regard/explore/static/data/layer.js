@@ -5,9 +5,9 @@ import { DenseHead, SketchHead } from "#data/heads.js";
 import { BlockMap, CODE_WEIGHTS, joinBytes, readTensors } from "#data/page_format.js";
 
 /**
- * @typedef {import("#data/heads.js").BaseHead} Head
- * @typedef {import("#data/page_format.js").Tensor} Tensor
- * @typedef {import("#data/sequence.js").Sequence} Sequence
+ * @import { BaseHead as Head } from '#data/heads.js'
+ * @import { Tensor } from '#data/page_format.js'
+ * @import { Sequence } from '#data/sequence.js'
  * @typedef {"encoder" | "decoder" | "cross"} Kind
  * @typedef {{name: string, num_tokens: number, ranges: [first: number, last: number][] | null, shares: number[]}} Segment  See page_format.py.
  * @typedef {{name: string, kind: Kind, heads: number[], queries: number, keys: number, scale: number, score: string | null,
@@ -15,6 +15,9 @@ import { BlockMap, CODE_WEIGHTS, joinBytes, readTensors } from "#data/page_forma
  *   levels: number[], mask?: "none" | "runs" | "unknown", qkv: number[][]}} LayerHeader  See page_format.py.
  * @typedef {{features: number, values: Float32Array}} Vectors  Of every token, one after the other.
  */
+
+/** The kinds of layers, in the order of the page. @type {Record<Kind, string>} */
+export const KIND_TITLES = { encoder: "Encoder", cross: "Cross-attention", decoder: "Decoder" };
 
 /** One attention layer. */
 export class Layer {
@@ -80,13 +83,10 @@ export class Layer {
 
   /** One head, or several combined; null before it is loaded. @param {number[]} heads @param {string} reduce @returns {Head | null} */
   head(heads, reduce = "mean") {
-    return (
-      this.heads &&
-      combineHeads(
-        heads.map((head) => /** @type {Head[]} */ (this.heads)[head]),
-        reduce,
-      )
-    );
+    const all = this.heads;
+    if (!all) return null;
+    const chosen = heads.map((head) => all[head]);
+    return combineHeads(chosen, reduce);
   }
 }
 

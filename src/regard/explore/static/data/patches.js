@@ -1,7 +1,7 @@
 // The patches of an image: which tokens they are, and what they are called.
 
 /**
- * @typedef {import("#data/sequence.js").Sequence} Sequence
+ * @import { Sequence } from '#data/sequence.js'
  * @typedef {{first: number, rows: number, columns: number}} PatchGrid  The token of the first patch, and how many there are.
  */
 

@@ -65,10 +65,8 @@ export function restAfter({ entries, rest, total }, count) {
 export function rankOf({ entries, numOrdered = 0 }, index) {
   const { weight, error } = entries[index];
   if (error === 0 || index < numOrdered) return String(index + 1);
-  const first = Math.max(
-    entries.findIndex((entry) => entry.weight === weight),
-    numOrdered,
-  );
+  const equal = entries.findIndex((entry) => entry.weight === weight);
+  const first = Math.max(equal, numOrdered);
   const last = entries.findLastIndex((entry) => entry.weight === weight);
   return first === last ? String(first + 1) : `${first + 1}–${last + 1}`;
 }

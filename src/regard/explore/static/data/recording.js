@@ -5,7 +5,7 @@ import { BlockMap, inflateBase64, readTensors, THUMBNAIL_WEIGHTS } from "#data/p
 import { Sequence } from "#data/sequence.js";
 
 /**
- * @typedef {import("#data/layer.js").LayerHeader} LayerHeader
+ * @import { LayerHeader } from '#data/layer.js'
  * @typedef {{layer: number, head: number, query: number, reason: string}} Opening  What to show first, and why.
  * @typedef {{format_version: number, title: string, model: string, dtype: string, texts: Record<string, string>, image: string | null,
  *   precision: number, max_map_size?: number, level_factor?: number, sequences: import("#data/sequence.js").SequenceHeader[],
@@ -66,17 +66,13 @@ export class FileRecording extends Recording {
   }
 }
 
-/** The blocks of a page. @param {Document} page @returns {(block: number) => Promise<ArrayBuffer>} */
-function blockReader(page) {
-  return (block) => inflateBase64(page.getElementById(`block-${block}`)?.textContent ?? "");
-}
-
 /** The recordings in a page. @param {Document} page @param {(header: Header) => Recording} makeRemote @returns {Recording} */
 export function readRecording(page, makeRemote) {
   /** @type {Header} */
   const header = JSON.parse(page.getElementById("recording")?.textContent ?? "");
   if (header.is_served) return makeRemote(header);
-  const readBlock = blockReader(page);
+  const readBlock = (/** @type {number} */ block) =>
+    inflateBase64(page.getElementById(`block-${block}`)?.textContent ?? "");
   const recording = new FileRecording(header, readBlock);
   const count = header.layers.length + 1; // the second recording's blocks follow
   if (header.compare_with) {

@@ -6,13 +6,11 @@ import { BlockMap, inflate } from "#data/page_format.js";
 import { Recording } from "#data/recording.js";
 
 /**
- * @typedef {import("#data/heads.js").Cell} Cell
- * @typedef {import("#data/heads.js").Corner} Corner
- * @typedef {import("#data/layer.js").LayerHeader} LayerHeader
- * @typedef {import("#data/layer.js").Vectors} Vectors
- * @typedef {import("#data/ranked.js").Ranked} Ranked
- * @typedef {import("#data/recording.js").Header} Header
- * @typedef {import("#data/sequence.js").Sequence} Sequence
+ * @import { Cell, Corner, RegionRows } from '#data/heads.js'
+ * @import { LayerHeader, Segment, Vectors } from '#data/layer.js'
+ * @import { Entry, Ranked } from '#data/ranked.js'
+ * @import { Header } from '#data/recording.js'
+ * @import { Sequence } from '#data/sequence.js'
  * @typedef {{maxMapSize: number, levelFactor: number}} Tiling  Rows and columns of a tile, and the ratio of neighboring levels.
  */
 
@@ -21,7 +19,7 @@ const FIRST_PICTURE = 400; // ms that the page has for its first picture before 
 const UPDATE_PAUSE = 100; // ms without a further row or column, after which views are painted again
 const CACHED_VALUES = 2 ** 25; // of rows and columns of a head, 128 MB
 const MIN_CACHED = 1200; // rows, columns and tiles of a head, however long these are
-const MAX_RANKED = 64; // rows and columns of which the order is kept
+const MAX_RANKED = 64; // rows and columns whose order is kept
 
 /** The server that the page came from. */
 class Server {
@@ -61,7 +59,7 @@ class Server {
   }
 }
 
-/** A recording of which the page holds texts, tokens and the list of layers. */
+/** A recording that the page holds without its weights: texts, tokens and the list of layers. */
 export class RemoteRecording extends Recording {
   /** @param {Header} header */
   constructor(header) {
@@ -130,7 +128,7 @@ class RemoteLayer extends Layer {
     for (const head of this.remoteHeads) await head.loadMap();
   }
 
-  /** They take a pass over all weights, so the server computes one layer at a time. @returns {import("#data/layer.js").Segment[] | null} */
+  /** They take a pass over all weights, so the server computes one layer at a time. @returns {Segment[] | null} */
   requestSegments() {
     const { server } = this;
     if (this.segments || server.disconnected || server.isLoadingSegments) return this.segments;
@@ -154,7 +152,7 @@ class RemoteLayer extends Layer {
   }
 }
 
-/** A head of which the map is loaded first, and then what is looked at. */
+/** A head that loads its map first, and then what the reader looks at. */
 class RemoteHead extends BaseHead {
   /** @param {Layer} layer @param {number} index @param {number} head @param {Tiling} tiling @param {Server} server @param {() => void} onUpdate */
   constructor(layer, index, head, tiling, server, onUpdate) {
@@ -267,7 +265,7 @@ class RemoteHead extends BaseHead {
     return this.rank("column", key, (query, weight) => ({ query, key, weight, error: 0 }));
   }
 
-  /** @param {"row" | "column"} kind @param {number} index @param {(index: number, weight: number) => import("#data/ranked.js").Entry} entry @returns {Ranked} */
+  /** @param {"row" | "column"} kind @param {number} index @param {(index: number, weight: number) => Entry} entry @returns {Ranked} */
   rank(kind, index, entry) {
     const name = `${kind} ${index}`;
     const cached = this.ranked.get(name);
@@ -334,7 +332,7 @@ class RemoteHead extends BaseHead {
     return [...rows, ...keys.map((key) => `column/${this.path}/${key}`)];
   }
 
-  /** @param {[number, number]} queries @param {[number, number]} keys @param {number[]} hidden @returns {import("#data/heads.js").RegionRows} */
+  /** @param {[number, number]} queries @param {[number, number]} keys @param {number[]} hidden @returns {RegionRows} */
   regionRows(queries, keys, hidden) {
     const path = `region/${this.path}/${[...queries, ...keys].join("/")}`;
     const rows = this.request(hidden.length ? `${path}?hidden=${hidden.join(",")}` : path, "region", (bytes) =>

@@ -2,8 +2,8 @@
 // Reference: S. Abnar and W. Zuidema, "Quantifying Attention Flow in Transformers" (2020), section 3; see analysis/rollout.py.
 
 /**
- * @typedef {import("#data/layer.js").Layer} Layer
- * @typedef {import("#data/rollout_matrix.js").RolloutMatrix} RolloutMatrix
+ * @import { Layer } from '#data/layer.js'
+ * @import { RolloutMatrix } from '#data/rollout_matrix.js'
  * @typedef {{sequence: number, blockSize: number, numNodes: number, layers: Layer[]}} LayerStack
  *   The self-attention layers of one text, from the input on. A node is a token, or in long texts a block of tokens.
  * @typedef {{layer: number, from: number, to: number, flow: number}} Edge

@@ -2,7 +2,7 @@
 
 import { DenseHead } from "#data/heads.js";
 
-/** @typedef {import("#data/layer.js").Layer} Layer */
+/** @import { Layer } from '#data/layer.js' */
 
 const RESIDUAL = 0.5; // the share of the residual connection
 const MIN_WEIGHT = 1e-9; // of a cell that is not masked, so that a flow is 0 only where no path leads

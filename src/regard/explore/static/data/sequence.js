@@ -1,5 +1,7 @@
 // The tokens of a text, or its words, with what is shown for each. Words and special tokens are computed in Python.
 
+import { range } from "#data/numbers.js";
+
 /**
  * @typedef {{role: string, tokens: string[], display: string[], words: number[], word_texts?: string[], special: number[], spaces: number[]}} SequenceHeader
  *   `special` are positions of special tokens, `spaces` positions that have a space before them.
@@ -51,7 +53,7 @@ export class Sequence {
       while (ends[token] <= at) token++;
       let last = token;
       while (ends[last] < at + pattern.length) last++;
-      runs.push(Array.from({ length: last - token + 1 }, (_, index) => token + index));
+      runs.push(range(token, last));
     }
     return runs;
   }
@@ -82,7 +84,7 @@ export class WordSequence extends Sequence {
 
   /** The tokens of a word. @param {number} word */
   tokensOf(word) {
-    return Array.from({ length: this.size(word) }, (_, index) => this.starts[word] + index);
+    return range(this.starts[word], this.starts[word + 1] - 1);
   }
 
   /** How many tokens a word has. @param {number} word */

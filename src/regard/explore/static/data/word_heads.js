@@ -5,10 +5,9 @@ import { BaseHead, combineCells, withBounds } from "#data/heads.js";
 import { rankEntries, sumRanked } from "#data/ranked.js";
 
 /**
- * @typedef {import("#data/heads.js").Blocks} Blocks
- * @typedef {import("#data/heads.js").Cell} Cell
- * @typedef {import("#data/ranked.js").Ranked} Ranked
- * @typedef {import("#data/sequence.js").WordSequence} WordSequence
+ * @import { Blocks, Cell, RegionRows } from '#data/heads.js'
+ * @import { Entry, Ranked } from '#data/ranked.js'
+ * @import { WordSequence } from '#data/sequence.js'
  */
 
 /** @param {BaseHead} head  Between tokens. @param {WordSequence} queries @param {WordSequence} keys @returns {BaseHead} */
@@ -50,7 +49,7 @@ class BaseWordHead extends BaseHead {
     return combineCells(cells, rows.length, this.numHeads);
   }
 
-  /** @param {[number, number]} queries @param {[number, number]} keys @param {number[]} hidden @returns {import("#data/heads.js").RegionRows} */
+  /** @param {[number, number]} queries @param {[number, number]} keys @param {number[]} hidden @returns {RegionRows} */
   regionRows(queries, keys, hidden) {
     const tokens = tokenRange(this.queries, queries);
     const { rows, error, approximate } = this.head.regionRows(tokens, tokenRange(this.keys, keys), hidden);
@@ -148,7 +147,7 @@ class WordHead extends BaseWordHead {
   }
 }
 
-/** Entries of the same place added up. @param {import("#data/ranked.js").Entry[]} entries @param {(entry: import("#data/ranked.js").Entry) => number} place */
+/** Entries of the same place added up. @param {Entry[]} entries @param {(entry: Entry) => number} place */
 function merged(entries, place) {
   return { entries: sumRanked([{ entries, rest: 0 }], place, 1).entries, numOrdered: 0 };
 }

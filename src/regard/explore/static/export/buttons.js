@@ -7,11 +7,7 @@ import { reasonNotSaved } from "#export/loading.js";
 import { selectedWeights } from "#export/selected_weights.js";
 import { button, element } from "#ui/elements.js";
 
-/**
- * @typedef {import("#ui/view.js").Painter} Painter
- * @typedef {import("#ui/view.js").View} View
- * @typedef {import("#ui/view.js").ViewDefinition} ViewDefinition
- */
+/** @import { Painter, View, ViewDefinition } from '#ui/view.js' */
 
 const PIXELS = 2; // of a PNG for each CSS pixel
 const MAX_IMAGE_SIZE = 16_384; // pixels of a side; browsers draw no larger canvas
@@ -26,59 +22,44 @@ export function exportButtons({ name, title }, view, painter) {
   const content = painter.table ? "the numbers of this view" : "the selected weights";
   const saveSvg = () => save([serializeSvg(toSvg())], "image/svg+xml", `${prefix()}-${name}.svg`);
   const savePng = async () => save([await toPng(toSvg())], "image/png", `${prefix()}-${name}.png`);
-  const csv = new CsvExport(view, painter, name, status);
+  const saveCsv = csvSaver(view, painter, name, status);
   return element(
     "div",
     { class: "exports", role: "group", "aria-label": `Save: ${title}` },
     button("PNG", "Save this view as PNG", savePng),
     button("SVG", "Save this view as SVG", saveSvg),
-    button("CSV", `Save ${content} as CSV`, () => csv.save(prefix())),
+    button("CSV", `Save ${content} as CSV`, () => saveCsv(prefix())),
     status,
   );
 }
 
-/** Saves one CSV file at a time, and reports how far it is. */
-class CsvExport {
-  /** @param {View} view @param {Painter} painter @param {string} name @param {HTMLElement} status */
-  constructor(view, painter, name, status) {
-    this.view = view;
-    this.painter = painter;
-    this.name = name;
-    this.status = status;
-    this.isSaving = false;
-    this.lastReport = 0;
-  }
-
-  /** @param {string} prefix  Of the file's name. */
-  async save(prefix) {
-    if (this.isSaving) return;
-    this.isSaving = true;
-    this.status.textContent = "";
-    this.lastReport = 0;
-    try {
-      const { name, parts, note } = await this.content();
-      save(parts, "text/csv;charset=utf-8", `${prefix}-${name}.csv`);
-      this.status.textContent = note;
-    } catch (error) {
-      this.status.textContent = reasonNotSaved(this.view.recording, error);
-    } finally {
-      this.isSaving = false;
-    }
-  }
-
-  async content() {
-    const table = this.painter.table?.();
-    if (!table) return selectedWeights(this.view, (progress) => this.report(progress));
-    return { name: this.name, parts: [toCsv(await table)], note: "" };
-  }
-
-  /** @param {string} progress */
-  report(progress) {
+/** What saves one CSV file at a time, and reports how far it is. @param {View} view @param {Painter} painter @param {string} viewName @param {HTMLElement} status */
+function csvSaver(view, painter, viewName, status) {
+  let [isSaving, lastReport] = [false, 0];
+  const report = (/** @type {string} */ progress) => {
     const now = performance.now();
-    if (now - this.lastReport < REPORT_INTERVAL) return;
-    this.lastReport = now;
-    this.status.textContent = progress;
-  }
+    if (now - lastReport < REPORT_INTERVAL) return;
+    lastReport = now;
+    status.textContent = progress;
+  };
+  const content = async () => {
+    const table = painter.table?.();
+    return table ? { name: viewName, parts: [toCsv(await table)], note: "" } : selectedWeights(view, report);
+  };
+  return async (/** @type {string} */ prefix) => {
+    if (isSaving) return;
+    [isSaving, lastReport] = [true, 0];
+    status.textContent = "";
+    try {
+      const { name, parts, note } = await content();
+      save(parts, "text/csv;charset=utf-8", `${prefix}-${name}.csv`);
+      status.textContent = note;
+    } catch (error) {
+      status.textContent = reasonNotSaved(view.recording, error);
+    } finally {
+      isSaving = false;
+    }
+  };
 }
 
 /** The layer and the selected heads, as `encoder.0-head-3` or `encoder.0, head 3`. @param {View} view @param {"-" | ", "} separator */

@@ -4,6 +4,8 @@ import { round2 } from "#export/boxes.js";
 import { genericFamily, stripInvalidXml, textWidth } from "#export/text_lines.js";
 import { svgElement } from "#ui/elements.js";
 
+/** @import { Attributes } from '#ui/elements.js' */
+
 /** What draws each canvas again, on another context. @type {WeakMap<HTMLCanvasElement, (context: any) => void>} */
 export const canvasPainters = new WeakMap();
 
@@ -24,8 +26,6 @@ const STATE = /** @type {const} */ ([
 ]);
 
 let numClips = 0; // each has an id of its own
-
-/** @typedef {Record<string, string | number>} Attributes */
 
 /** A context that draws into a group of SVG elements, `node`. */
 export class SvgContext {

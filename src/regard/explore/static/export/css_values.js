@@ -3,7 +3,7 @@
 import { round2 } from "#export/boxes.js";
 
 /**
- * @typedef {import("#export/boxes.js").Box} Box
+ * @import { Box } from '#export/boxes.js'
  * @typedef {{fill: string, "fill-opacity"?: number}} Fill
  */
 

@@ -3,8 +3,8 @@
 import { WordSequence } from "#data/sequence.js";
 
 /**
- * @typedef {import("#data/ranked.js").Entry} Entry
- * @typedef {import("#data/sequence.js").Sequence} Sequence
+ * @import { Entry } from '#data/ranked.js'
+ * @import { Sequence } from '#data/sequence.js'
  * @typedef {string | number | null} Cell  Null where a value is not known.
  * @typedef {{columns: string[], rows: Cell[][]}} Table
  * @typedef {{heads: number[], reduce: string, hide: string[], rescale: boolean}} WeightOptions  Fields of the state.

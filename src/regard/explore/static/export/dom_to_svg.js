@@ -17,7 +17,7 @@ import { baselineOf, genericFamily, linesOf, stripInvalidXml, transformCase } fr
 import { svgElement } from "#ui/elements.js";
 
 /**
- * @typedef {import("#export/boxes.js").Box} Box
+ * @import { Box } from '#export/boxes.js'
  * @typedef {{box: Box, parent: SVGElement}} Target  What is drawn goes into `parent`, and is visible within `box`.
  */
 

@@ -1,15 +1,15 @@
 // The selected weights as CSV: of a region, else of the selected tokens, else of the whole head. They are loaded and written row
 // after row, so that a server's page needs no more room than one.
 
+import { range } from "#data/numbers.js";
 import { csvHeader, csvLines, PAIR, pairCells, WeightColumn } from "#export/csv.js";
 import { NotSaved, whenLoaded } from "#export/loading.js";
 import { focusedCells } from "#state/store.js";
 
 /**
- * @typedef {import("#data/heads.js").BaseHead} Head
- * @typedef {import("#data/ranked.js").Entry} Entry
- * @typedef {import("#data/ranked.js").Ranked} Ranked
- * @typedef {import("#ui/view.js").View} View
+ * @import { BaseHead as Head } from '#data/heads.js'
+ * @import { Entry, Ranked } from '#data/ranked.js'
+ * @import { View } from '#ui/view.js'
  * @typedef {{name: string, rows: number[], columns: number[], keys: [number, number] | null, inOrder: boolean}} Selection
  *   `rows` and `columns` are saved whole, except that `keys` are the first and last key of a region. `inOrder`: by key, not by weight.
  */
@@ -50,15 +50,10 @@ export async function selectedWeights(view, report) {
 /** @param {View} view @returns {Selection} */
 function selectionOf({ layer, state, queries }) {
   const { region } = state;
-  if (region) return { name: "region", rows: range(region.queries), columns: [], keys: region.keys, inOrder: true };
+  if (region) return { name: "region", rows: range(...region.queries), columns: [], keys: region.keys, inOrder: true };
   const { queries: rows, keys: columns } = focusedCells(layer, { ...state, hover: null });
   if (rows.length || columns.length) return { name: "tokens", rows, columns, keys: null, inOrder: false };
-  return { name: "weights", rows: range([0, queries.length - 1]), columns: [], keys: null, inOrder: true };
-}
-
-/** @param {[number, number]} ends @returns {number[]} */
-function range([first, last]) {
-  return Array.from({ length: last - first + 1 }, (_, index) => first + index);
+  return { name: "weights", rows: range(0, queries.length - 1), columns: [], keys: null, inOrder: true };
 }
 
 /** @param {Entry} entry @param {Selection} selection */

@@ -3,6 +3,7 @@
 /**
  * @typedef {{sequence: number, index: number}} Token  A position in one of the recording's sequences.
  * @typedef {{query: number, key: number}} CellPosition
+ * @typedef {{queries: number[], keys: number[], cell: boolean}} Focus  Rows and columns; `cell`: whether it is one cell.
  * @typedef {{queries: [number, number], keys: [number, number]}} Region  From the first to the last, inclusive.
  * @typedef {{query: number, key: number, cell: number}} Zoom  What is in the middle of the matrix, and the pixels of a cell.
  * @typedef {{token?: Token, cell?: CellPosition}} Hover
@@ -34,8 +35,8 @@ export function createStore(initial) {
 }
 
 /**
- * The rows and columns of a layer that the pointer is at, or else those that are selected; `cell`: whether it is one cell.
- * @param {{querySequence: number, keySequence: number}} layer @param {State} state @returns {{queries: number[], keys: number[], cell: boolean}}
+ * The rows and columns of a layer that the pointer is at, or else those that are selected.
+ * @param {{querySequence: number, keySequence: number}} layer @param {State} state @returns {Focus}
  */
 export function focusedCells({ querySequence, keySequence }, { hover, tokens }) {
   if (hover?.cell) return { queries: [hover.cell.query], keys: [hover.cell.key], cell: true };

@@ -6,11 +6,11 @@ import { headBetweenWords } from "#data/word_heads.js";
 import { wordStore } from "#state/word_store.js";
 
 /**
- * @typedef {import("#data/heads.js").BaseHead} Head
- * @typedef {import("#data/layer.js").Layer} Layer
- * @typedef {import("#data/recording.js").Recording} Recording
- * @typedef {import("#data/sequence.js").Sequence} Sequence
- * @typedef {import("#state/store.js").Store} Store
+ * @import { BaseHead as Head } from '#data/heads.js'
+ * @import { Layer } from '#data/layer.js'
+ * @import { Recording } from '#data/recording.js'
+ * @import { Sequence } from '#data/sequence.js'
+ * @import { Store } from '#state/store.js'
  */
 
 const MAX_CACHED = 24; // heads of a layer
@@ -73,7 +73,7 @@ export class Unit {
     return head;
   }
 
-  /** A head of which only rows are needed: that of a server has them before its map. @param {Layer} layer @param {number} head @returns {Head | null} */
+  /** A head for its rows alone, which a server sends before the map. @param {Layer} layer @param {number} head @returns {Head | null} */
   headForRows(layer, head) {
     const base = layer.heads?.[head];
     return base ? this.wrap(layer, base) : null;

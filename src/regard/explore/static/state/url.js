@@ -5,11 +5,10 @@ import { HIDE_OPTIONS } from "#data/hidden_keys.js";
 import { PALETTES, SCALES } from "#ui/color.js";
 
 /**
- * @typedef {import("#data/recording.js").Recording} Recording
- * @typedef {import("#state/store.js").State} State
- * @typedef {import("#state/store.js").Store} Store
- * @typedef {import("#state/store.js").Token} Token
+ * @import { Recording } from '#data/recording.js'
+ * @import { State, Store, Token } from '#state/store.js'
  */
+
 /**
  * A field of the state: its name in the URL, its value at first, and how it is written and read; `read` returns undefined for what does not exist.
  * @template Value
@@ -64,7 +63,10 @@ const PAGE_FIELDS = {
   layer: {
     initial: (/** @type {Recording} */ { opening }) => opening.layer,
     write: (layer, { layers }) => layers[layer].name,
-    read: (text, { layers }) => found(layers.findIndex(({ name }) => name === text)),
+    read(text, { layers }) {
+      const index = layers.findIndex(({ name }) => name === text);
+      return index < 0 ? undefined : index;
+    },
   },
   heads: {
     name: "head",
@@ -208,11 +210,6 @@ export function bindNotebook(store, recording, fields, place = window) {
   const { body } = place.document;
   new ResizeObserver(() => send({ height: Math.ceil(body.getBoundingClientRect().height) })).observe(body);
   send({ ready: true });
-}
-
-/** @param {number} index */
-function found(index) {
-  return index < 0 ? undefined : index;
 }
 
 /** @param {string} name  Such as `source.5`. @param {Recording} recording @returns {Token | null} */

@@ -1,13 +1,13 @@
 // The store as views between words see it. What is selected is always kept in tokens; a view sees their words, and to select a
 // word is to select all of its tokens.
 
+import { clamp } from "#data/numbers.js";
+import { tokenRange } from "#data/word_heads.js";
+
 /**
- * @typedef {import("#data/sequence.js").WordSequence} WordSequence
- * @typedef {import("#data/recording.js").Recording} Recording
- * @typedef {import("#state/store.js").CellPosition} CellPosition
- * @typedef {import("#state/store.js").State} State
- * @typedef {import("#state/store.js").Store} Store
- * @typedef {import("#state/store.js").Token} Token
+ * @import { Recording } from '#data/recording.js'
+ * @import { WordSequence } from '#data/sequence.js'
+ * @import { CellPosition, State, Store, Token } from '#state/store.js'
  */
 
 /** @param {Store} store @param {Recording} recording @returns {Store} */
@@ -64,8 +64,6 @@ function toTokens(change, state, recording) {
     recording.sequences[sequence].words.tokensOf(index).map((token) => ({ sequence, index: token }));
   /** @type {(cell: CellPosition) => CellPosition} */
   const firstCell = ({ query, key }) => ({ query: queries.starts[query], key: keys.starts[key] });
-  /** @type {(range: [number, number], words: WordSequence) => [number, number]} */
-  const rangeOf = ([first, last], words) => [words.starts[first], words.starts[last + 1] - 1];
   return {
     ...change,
     ...(tokens && { tokens: tokens.flatMap(tokensOf) }),
@@ -75,7 +73,7 @@ function toTokens(change, state, recording) {
         ...(hover.cell && { cell: firstCell(hover.cell) }),
       },
     }),
-    ...(region && { region: { queries: rangeOf(region.queries, queries), keys: rangeOf(region.keys, keys) } }),
+    ...(region && { region: { queries: tokenRange(queries, region.queries), keys: tokenRange(keys, region.keys) } }),
     ...(zoom && { zoom: { ...zoom, query: tokenAt(zoom.query, queries), key: tokenAt(zoom.key, keys) } }),
   };
 }
@@ -88,13 +86,13 @@ function unique(tokens) {
 
 /** The place among words of a place among tokens; a whole number is the middle of one. @param {number} place @param {WordSequence} words */
 function wordAt(place, words) {
-  const index = Math.min(Math.max(Math.floor(place + 0.5), 0), words.of.length - 1);
+  const index = clamp(Math.floor(place + 0.5), 0, words.of.length - 1);
   const word = words.of[index];
   return word + (place + 0.5 - words.starts[word]) / words.size(word) - 0.5;
 }
 
 /** The other way round. @param {number} place @param {WordSequence} words */
 function tokenAt(place, words) {
-  const word = Math.min(Math.max(Math.floor(place + 0.5), 0), words.length - 1);
+  const word = clamp(Math.floor(place + 0.5), 0, words.length - 1);
   return words.starts[word] + (place + 0.5 - word) * words.size(word) - 0.5;
 }

@@ -1,7 +1,8 @@
 // The page of a trace: one step at a time, and the choice of a head and a query. Without it all steps are below one another.
 
 import { filled, page, state } from "#trace/numbers.js";
-import { draw, element } from "#trace/tables.js";
+import { draw } from "#trace/tables.js";
+import { element } from "#ui/elements.js";
 
 const sections = [...document.querySelectorAll("section")];
 const links = [...document.querySelectorAll("nav a")];
@@ -52,29 +53,21 @@ function follow(hash) {
     if (control instanceof HTMLInputElement) control.checked = Number(control.value) === state.query;
     else if (control instanceof HTMLSelectElement) control.value = String(state.head);
   }
-  show(
-    Math.max(
-      0,
-      sections.findIndex(({ id }) => id === slug),
-    ),
-  );
+  show(sections.findIndex(({ id }) => id === slug)); // −1 shows the first
 }
 
 /** The head as a list, and the query as one of the tokens. */
 function choices() {
   const parts = [];
   if (page.choices.head) {
-    const options = Array.from({ length: page.heads }, (_, head) =>
-      element("option", { value: String(head) }, `${head}`),
-    );
+    const options = Array.from({ length: page.heads }, (_, head) => element("option", { value: head }, `${head}`));
     const select = element("select", { id: "head" }, ...options);
     select.addEventListener("change", () => {
-      state.head = Number(/** @type {HTMLSelectElement} */ (select).value);
+      state.head = Number(select.value);
       refresh();
     });
-    parts.push(
-      element("p", { class: "field" }, element("label", { for: "head" }, "Head "), select, ` of ${page.heads}`),
-    );
+    const label = element("label", { for: "head" }, "Head ");
+    parts.push(element("p", { class: "field" }, label, select, ` of ${page.heads}`));
   }
   if (page.choices.query && page.labels.query.length > 1) {
     const tokens = page.labels.query.map((/** @type {string} */ label, /** @type {number} */ query) => {

@@ -1,8 +1,10 @@
 // The tables of a trace's page for a head and a query, as trace_view.py and trace_figures.py make them.
 
 import { currentIndex, filled, format, page, sizeOf, state, values } from "#trace/numbers.js";
+import { element, svgElement } from "#ui/elements.js";
 
-/** @typedef {import("#trace/numbers.js").Index} Index */
+/** @import { Index } from '#trace/numbers.js' */
+
 /** @typedef {{title: string, source: string, bar: boolean}} Column */
 /** @typedef {{label: string, source: string, columns: string[], is_result: boolean}} Row */
 /** @typedef {{axis: string, columns: Column[], rows: Row[], each: string, source: string, limit: number, tail: Row[], follows_key: boolean, is_sum: boolean}} Table */
@@ -53,9 +55,8 @@ function linesOf(table) {
 
 /** The rows that are shown before a table is opened: the first features, or the keys with the largest weights. @param {Table} table @param {number} count */
 function shownEntries(table, count) {
-  const first = Array.from({ length: Math.min(count, table.limit) }, (_, i) => i);
-  if (count <= table.limit + SLACK) return new Set(Array.from({ length: count }, (_, i) => i));
-  if (!["key", "token"].includes(table.each)) return new Set(first);
+  if (count <= table.limit + SLACK) return new Set(Array(count).keys());
+  if (!["key", "token"].includes(table.each)) return new Set(Array(table.limit).keys());
   const weights = values("weights", currentIndex(), "key");
   const largest = [...weights.keys()].sort((one, other) => weights[other] - weights[one]).slice(0, table.limit);
   if (table.each === "token" && !largest.includes(state.query)) largest[largest.length - 1] = state.query;
@@ -90,26 +91,10 @@ function shade(number, scale, power = 1) {
   return level ? `${number < 0 ? "down" : "up"}${level}` : "";
 }
 
-/** @param {string} tag @param {{[name: string]: string}} [attributes] @param {...(Node | string)} children */
-export function element(tag, attributes = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) if (value !== "") node.setAttribute(name, value);
-  node.append(...children);
-  return node;
-}
-
 /** @param {number} width @param {{kind: string, x: number, width: number}[]} parts */
 function drawing(width, parts) {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  const attributes = { viewBox: `0 0 ${width} 1`, preserveAspectRatio: "none", "aria-hidden": "true" };
-  for (const [name, value] of Object.entries(attributes)) svg.setAttribute(name, value);
-  for (const part of parts) {
-    const rect = document.createElementNS("http://www.w3.org/2000/svg", "rect");
-    for (const [name, value] of Object.entries({ class: part.kind, x: part.x, width: part.width, height: 1 }))
-      rect.setAttribute(name, String(value));
-    svg.append(rect);
-  }
-  return svg;
+  const rects = parts.map((part) => svgElement("rect", { class: part.kind, x: part.x, width: part.width, height: 1 }));
+  return svgElement("svg", { viewBox: `0 0 ${width} 1`, preserveAspectRatio: "none", "aria-hidden": "true" }, ...rects);
 }
 
 /** @param {number} number @param {Scale} scale @param {string} [source] */
@@ -126,11 +111,8 @@ function bar(number, source, scale) {
   const share = !Number.isFinite(number) || !scale.largest ? 0 : source === "weights" ? number : number / scale.largest;
   const width = Math.abs(share) * (scale.hasNegative ? 50 : 100);
   const x = scale.hasNegative ? (number < 0 ? 50 - width : 50) : 0;
-  return element(
-    "td",
-    { class: "bar" },
-    drawing(100, [{ kind: number < 0 ? "down" : "up", x: rounded(x), width: rounded(width) }]),
-  );
+  const part = { kind: number < 0 ? "down" : "up", x: rounded(x), width: rounded(width) };
+  return element("td", { class: "bar" }, drawing(100, [part]));
 }
 
 /** The rows of a table with some of its features. @param {Table} table @param {Line[]} lines some of its rows @param {number} total number of all rows @param {Map<string, Scale>} scales @param {number} from @param {number} to */
@@ -147,14 +129,11 @@ function block(table, lines, total, scales, from, to) {
       const [source, number] = [line.sources[i], line.columns[i]];
       const scale = /** @type {Scale} */ (scales.get(source));
       row.append(number === null ? element("td") : cell(number, scale, source));
-      if (column.bar)
-        row.append(
-          number === null || source !== column.source ? element("td", { class: "bar" }) : bar(number, source, scale),
-        );
+      const hasBar = number !== null && source === column.source;
+      if (column.bar) row.append(hasBar ? bar(number, source, scale) : element("td", { class: "bar" }));
     });
-    row.append(
-      ...line.features.slice(from, to).map((number) => cell(number, /** @type {Scale} */ (scales.get(line.scale)))),
-    );
+    const scale = /** @type {Scale} */ (scales.get(line.scale));
+    row.append(...line.features.slice(from, to).map((number) => cell(number, scale)));
     return row;
   });
   const last = lines.findLastIndex(({ isEntry }) => isEntry);
@@ -227,10 +206,6 @@ function strip(line, scale) {
   const parts = numbers
     .map((number, x) => ({ kind: shade(number, scale, STRIP_POWER), x, width: 1 }))
     .filter(({ kind }) => kind !== "");
-  return element(
-    "div",
-    { class: "strip" },
-    element("span", { title: line.label }, line.label),
-    drawing(numbers.length, parts),
-  );
+  const label = element("span", { title: line.label }, line.label);
+  return element("div", { class: "strip" }, label, drawing(numbers.length, parts));
 }

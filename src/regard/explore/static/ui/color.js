@@ -54,9 +54,30 @@ const STOPS = {
     ],
   },
 };
+/** From −1 over no difference, which is the page itself, to +1: the color-blind can distinguish blue and orange. @type {Record<"light" | "dark", Triple[]>} */
+const DIFFERENCE = {
+  light: [
+    [0.3, 0.115, 262],
+    [0.56, 0.125, 252],
+    [0.8, 0.075, 245],
+    [0.99, 0.002, 100],
+    [0.82, 0.095, 62],
+    [0.6, 0.145, 48],
+    [0.36, 0.1, 38],
+  ],
+  dark: [
+    [0.88, 0.075, 232],
+    [0.7, 0.115, 248],
+    [0.45, 0.105, 258],
+    [0.195, 0.008, 262],
+    [0.45, 0.1, 45],
+    [0.71, 0.14, 58],
+    [0.9, 0.09, 78],
+  ],
+};
 const SHADES = 256;
-/** @type {Map<string, Triple[]>} */
-const tables = new Map(); // built once for each palette and theme
+/** @type {Map<Triple[], Triple[]>} */
+const tables = new Map(); // of shades, by their stops
 
 /** The position of a weight on a scale, 0 to 1. @param {number} weight @param {string} scale @param {number} largest  The largest weight of its row. */
 export function position(weight, scale = "sqrt", largest = 1) {
@@ -74,12 +95,7 @@ export function weightAt(place, scale) {
 
 /** The colors from no weight to all of it, [red, green, blue] each. @param {string} palette @param {"light" | "dark"} theme @returns {Triple[]} */
 export function shades(palette, theme) {
-  const name = `${palette} ${theme}`;
-  const table =
-    tables.get(name) ??
-    Array.from({ length: SHADES }, (_, index) => interpolate(STOPS[palette][theme], index / (SHADES - 1)));
-  tables.set(name, table);
-  return table;
+  return tableOf(STOPS[palette][theme], SHADES);
 }
 
 /** The color at a place from 0 to 1. @param {number} place @param {string} palette @param {"light" | "dark"} theme */
@@ -98,7 +114,7 @@ export function drawPixels(canvas, blocks, { scale, palette }, theme) {
 
 /** The same of differences. @param {HTMLCanvasElement} canvas @param {Blocks} blocks @param {{scale: string}} state @param {"light" | "dark"} theme */
 export function drawDifferences(canvas, blocks, { scale }, theme) {
-  const table = differenceShades(theme);
+  const table = tableOf(DIFFERENCE[theme], 2 * SHADES - 1);
   fillPixels(canvas, blocks, scale, (place, value) => table[Math.round((1 + Math.sign(value) * place) * (SHADES - 1))]);
 }
 
@@ -126,6 +142,13 @@ function fillPixels(canvas, blocks, scale, colorOf) {
     }
   }
   canvas.getContext("2d")?.putImageData(image, 0, 0);
+}
+
+/** Some shades from the first stop to the last, computed once. @param {Triple[]} stops @param {number} length @returns {Triple[]} */
+function tableOf(stops, length) {
+  const table = tables.get(stops) ?? Array.from({ length }, (_, index) => interpolate(stops, index / (length - 1)));
+  tables.set(stops, table);
+  return table;
 }
 
 /** @param {Triple[]} stops @param {number} position @returns {Triple} */
@@ -157,36 +180,4 @@ function toRgb([lightness, a, b]) {
       return Math.round(255 * (light <= 0.0031308 ? 12.92 * light : 1.055 * light ** (1 / 2.4) - 0.055));
     })
   );
-}
-
-/** From −1 over no difference, which is the page itself, to +1: the color-blind can distinguish blue and orange. @type {{light: [number, number, number][], dark: [number, number, number][]}} */
-const DIFFERENCE = {
-  light: [
-    [0.3, 0.115, 262],
-    [0.56, 0.125, 252],
-    [0.8, 0.075, 245],
-    [0.99, 0.002, 100],
-    [0.82, 0.095, 62],
-    [0.6, 0.145, 48],
-    [0.36, 0.1, 38],
-  ],
-  dark: [
-    [0.88, 0.075, 232],
-    [0.7, 0.115, 248],
-    [0.45, 0.105, 258],
-    [0.195, 0.008, 262],
-    [0.45, 0.1, 45],
-    [0.71, 0.14, 58],
-    [0.9, 0.09, 78],
-  ],
-};
-
-/** The colors of differences from −1 to 1. @param {"light" | "dark"} theme @returns {Triple[]} */
-function differenceShades(theme) {
-  const name = `difference ${theme}`;
-  const length = 2 * SHADES - 1;
-  const table =
-    tables.get(name) ?? Array.from({ length }, (_, index) => interpolate(DIFFERENCE[theme], index / (length - 1)));
-  tables.set(name, table);
-  return table;
 }

@@ -6,18 +6,17 @@ import { bar, element, hint } from "#ui/elements.js";
 import { formatWeight } from "#ui/format.js";
 
 /**
- * @typedef {import("#data/heads.js").BaseHead} Head
- * @typedef {import("#data/ranked.js").Entry} Entry
- * @typedef {import("#data/ranked.js").Ranked} Ranked
- * @typedef {import("#data/sequence.js").Sequence} Sequence
- * @typedef {import("#ui/view.js").View} View
+ * @import { BaseHead as Head } from '#data/heads.js'
+ * @import { Entry, Ranked } from '#data/ranked.js'
+ * @import { Sequence } from '#data/sequence.js'
+ * @import { Painter, View } from '#ui/view.js'
  */
 
 const LENGTH = 8;
 const MAX_ROWS = 300; // of a head whose strongest weights are listed at rest
 const MAX_NAMED = 4; // tokens that are named together
 
-/** @param {HTMLElement} place @param {View} view @returns {import("#ui/view.js").Painter} */
+/** @param {HTMLElement} place @param {View} view @returns {Painter} */
 export function mountDetails(place, view) {
   const lists = element("div", { class: "lists" });
   const spoken = element("p", { class: "visually-hidden", role: "status" });
@@ -63,10 +62,7 @@ function columnPanel({ unit, layer, queries, keys: texts }, head, keys, chosen) 
   const title = [named(texts, keys), keys.length > 1 ? " together are attended to by" : " is attended to by"];
   const hidden = unit.hidden(layer);
   const isHidden = keys.every((key) => hidden[key]);
-  return panel(title, items, {
-    ranked,
-    empty: isHidden ? "Hidden: see “Hide” at the color scale." : "",
-  });
+  return panel(title, items, { ranked, empty: isHidden ? "Hidden: see “Hide” at the color scale." : "" });
 }
 
 /** @param {View} view @param {Head} head */
@@ -77,9 +73,9 @@ function panelsAtRest({ state, queries, keys }, head) {
   if (queries.length > MAX_ROWS || head.isRemote) return [help];
   const rows = queries.display.flatMap((_, query) => head.row(query).entries.slice(0, LENGTH));
   const items = strongest(rows, LENGTH).map((entry) =>
-    item(`${queries.labels[entry.query]} → ${keys.labels[entry.key]}`, entry, "out", false),
+    item(`${queries.labels[entry.query]} → ${keys.labels[entry.key]}`, entry, "out"),
   );
-  return [panel([state.heads.length > 1 ? "Strongest in these heads" : "Strongest in this head"], items, {}), help];
+  return [panel([state.heads.length > 1 ? "Strongest in these heads" : "Strongest in this head"], items), help];
 }
 
 /** How much of the attention of a region's rows goes to its columns. @param {Head} head @param {import("#state/store.js").Region} region @param {string} unit */
@@ -92,20 +88,11 @@ function regionPanel(head, { queries, keys }, unit) {
   const { sum, error, approximate } = head.regionSum(queries, keys);
   if (sum === null) return panel(title, [], { ranked: { entries: [], rest: 0, loading: true } });
   const scale = rows * head.numHeads;
-  const place = { query: queries[0], key: keys[0] };
-  const made = panel(
-    title,
-    [
-      item(
-        approximate ? "Sum, from block means" : "Sum of its weights",
-        { ...place, weight: sum, error },
-        "out",
-        false,
-      ),
-      item("Share of its rows’ attention", { ...place, weight: sum / scale, error: error / scale }, "out", false),
-    ],
-    {},
-  );
+  const items = [
+    item(approximate ? "Sum, from block means" : "Sum of its weights", { weight: sum, error }, "out"),
+    item("Share of its rows’ attention", { weight: sum / scale, error: error / scale }, "out"),
+  ];
+  const made = panel(title, items);
   made.classList.add("region");
   return made;
 }
@@ -114,7 +101,7 @@ function regionPanel(head, { queries, keys }, unit) {
  * What is listed under a title, and what is said of the rest.
  * @param {(Node | string)[]} title @param {HTMLElement[]} items @param {{ranked?: Ranked, empty?: string}} options
  */
-function panel(title, items, { ranked = { entries: [], rest: 0 }, empty = "" }) {
+function panel(title, items, { ranked = { entries: [], rest: 0 }, empty = "" } = {}) {
   const heading = element("h3", {}, ...title);
   if (ranked.loading) return element("div", { class: "panel" }, heading, hint("Loading …"));
   const nothing = ranked.rest > 0 ? "Not stored in this file." : "Nothing: the mask excludes every token.";
@@ -138,8 +125,8 @@ function restHints(ranked, count) {
   return hints;
 }
 
-/** @param {string} title @param {Entry} entry @param {"out" | "in"} direction @param {boolean} isChosen */
-function item(title, { weight, error }, direction, isChosen) {
+/** @param {string} title @param {{weight: number, error: number}} weight @param {"out" | "in"} direction @param {boolean} isChosen */
+function item(title, { weight, error }, direction, isChosen = false) {
   const name = element("span", { class: "name", dir: "auto" }, title);
   const value = element("span", { class: "value" }, formatWeight(weight, error));
   return element("li", { class: isChosen ? "chosen" : "" }, name, bar(weight, direction), value);

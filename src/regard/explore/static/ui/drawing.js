@@ -39,16 +39,19 @@ export function hatch(context, { left, right, top, bottom }, { color, step = 7, 
   context.stroke();
 }
 
-/** An SVG path through points: the first two points and then triples for cubic curves, or pairs for lines. @param {[x: number, y: number][]} points @param {boolean} transposed  Whether x and y change places. */
-export function cubicPath(points, transposed = false) {
+/**
+ * A curve that leaves one point and reaches another upright, or, with x and y exchanged, level.
+ * @param {[x: number, y: number]} from @param {[x: number, y: number]} to @param {boolean} transposed @param {number} bend  The y of its handles.
+ */
+export function linkPath(from, to, transposed = false, bend = (from[1] + to[1]) / 2) {
+  const points = [from, [from[0], bend], [to[0], bend], to];
   const written = points.map(([x, y]) => (transposed ? [y, x] : [x, y]).map((value) => value.toFixed(1)).join(" "));
   return `M${written[0]}C${written.slice(1).join(" ")}`;
 }
 
-/** A curve that leaves one point and reaches another upright, or, transposed, level. @param {[x: number, y: number]} from @param {[x: number, y: number]} to */
-export function linkPath(from, to, transposed = false) {
-  const bend = (from[1] + to[1]) / 2;
-  return cubicPath([from, [from[0], bend], [to[0], bend], to], transposed);
+/** The x in the middle of a box. @param {Box} box */
+export function middleOf({ left, right }) {
+  return (left + right) / 2;
 }
 
 /** The box of an element within another, with x and y exchanged if it is transposed. @param {Element} node @param {DOMRect} frame @returns {Box} */

@@ -1,5 +1,7 @@
 // All heads as thumbnails: a row for each layer, or sorted by a score. Arrow keys move and select.
 
+import { KIND_TITLES } from "#data/layer.js";
+import { clamp } from "#data/numbers.js";
 import { drawPixels } from "#ui/color.js";
 import { element, hint } from "#ui/elements.js";
 import { HeadSorting } from "#ui/head_sorting.js";
@@ -7,19 +9,13 @@ import { moveInGrid, setTabStop } from "#ui/listbox.js";
 import { themeOf } from "#ui/theme.js";
 
 /**
- * @typedef {import("#data/layer.js").Layer} Layer
- * @typedef {import("#data/recording.js").Recording} Recording
- * @typedef {import("#state/store.js").State} State
- * @typedef {import("#state/store.js").Store} Store
+ * @import { Layer } from '#data/layer.js'
+ * @import { Recording } from '#data/recording.js'
+ * @import { State, Store } from '#state/store.js'
  * @typedef {{layer: number, head: number, cell: HTMLDivElement}} Thumbnail
  * @typedef {{text: string, title?: string}} Caption
  */
 
-const KINDS = [
-  { kind: "encoder", title: "Encoder" },
-  { kind: "cross", title: "Cross-attention" },
-  { kind: "decoder", title: "Decoder" },
-];
 const MAX_COLUMNS = 12; // of sorted heads
 
 /** @param {HTMLElement} place @param {Recording} recording @param {import("#state/unit.js").Units} units */
@@ -74,8 +70,8 @@ class HeadGrid {
 
   /** Select a head alone; with Ctrl, ⌘ or Shift in addition to others of its layer. @param {number} row @param {number} column @param {MouseEvent | KeyboardEvent} event */
   select(row, column, event) {
-    const line = this.rows[Math.min(Math.max(row, 0), this.rows.length - 1)];
-    const { layer, head, cell } = line[Math.min(Math.max(column, 0), line.length - 1)];
+    const line = this.rows[clamp(row, 0, this.rows.length - 1)];
+    const { layer, head, cell } = line[clamp(column, 0, line.length - 1)];
     const state = this.store.get();
     const adds = (event.ctrlKey || event.metaKey || event.shiftKey) && layer === state.layer;
     this.store.set({ layer, heads: adds ? toggled(state.heads, head) : [head], hover: null });
@@ -137,10 +133,12 @@ class HeadGrid {
   /** A row for each layer, in groups by kind. */
   arrangeByLayer() {
     const { layers } = this.recording;
-    const groups = KINDS.map(({ kind, title }) => ({
-      title,
-      own: [...layers.keys()].filter((index) => layers[index].kind === kind),
-    })).filter(({ own }) => own.length);
+    const groups = Object.entries(KIND_TITLES)
+      .map(([kind, title]) => ({
+        title,
+        own: [...layers.keys()].filter((index) => layers[index].kind === kind),
+      }))
+      .filter(({ own }) => own.length);
     this.rows = groups.flatMap(({ own }) => own.map((index) => this.thumbnails[index]));
     const largest = (/** @type {number[]} */ counts) => String(Math.max(...counts));
     this.node.style.setProperty("--heads", largest(layers.map(({ headIndices }) => headIndices.length)));

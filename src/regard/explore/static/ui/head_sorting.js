@@ -4,11 +4,10 @@ import { dropdown, element, hint } from "#ui/elements.js";
 import { hasWords, questionOf, rankHead, selectedWords } from "#ui/selection_ranking.js";
 
 /**
- * @typedef {import("#data/recording.js").Recording} Recording
- * @typedef {import("#state/store.js").State} State
- * @typedef {import("#ui/head_grid.js").Thumbnail} Thumbnail
- * @typedef {import("#ui/head_grid.js").Caption} Caption
- * @typedef {import("#ui/selection_ranking.js").RankedHead} RankedHead
+ * @import { Recording } from '#data/recording.js'
+ * @import { State } from '#state/store.js'
+ * @import { Caption, Thumbnail } from '#ui/head_grid.js'
+ * @import { RankedHead, Word } from '#ui/selection_ranking.js'
  */
 
 /** Head scores, as in `regard.analysis.head_scores`, and what each is the mean of over the rows. */
@@ -35,7 +34,7 @@ export class HeadSorting {
     this.offered = "";
     /** What the order depends on. */
     this.name = "";
-    /** @type {import("#ui/selection_ranking.js").Word[]} */
+    /** @type {Word[]} */
     this.words = [];
     /** @type {Map<string, RankedHead>} */
     this.ranked = new Map(); // heads by the selected words

@@ -1,23 +1,21 @@
 // The headings: what the page shows, of which model, and which head is selected.
 
+import { KIND_TITLES } from "#data/layer.js";
 import { element } from "#ui/elements.js";
 import { escapeInvisible } from "#ui/format.js";
 
-/** @typedef {import("#data/recording.js").Recording} Recording */
+/** @import { Recording } from '#data/recording.js' */
 
-const KINDS = {
-  encoder: { title: "Encoder", note: "Each row is a source token; it attends to the source tokens in the columns." },
-  decoder: {
-    title: "Decoder",
-    note: "Each row is a decoding step, labeled with the token that it wrote; it attends to the tokens in the columns, which it had read by then.",
-  },
-  cross: {
-    title: "Cross-attention",
-    note: "Each row is a decoding step, labeled with the token that it wrote; it attends to the source tokens in the columns.",
-  },
+const ENCODER = "Each row is a source token; it attends to the source tokens in the columns.";
+const WRITING = {
+  encoder: ENCODER,
+  decoder:
+    "Each row is a decoding step, labeled with the token that it wrote; it attends to the tokens in the columns, which it had read by then.",
+  cross:
+    "Each row is a decoding step, labeled with the token that it wrote; it attends to the source tokens in the columns.",
 };
 const READING = {
-  encoder: KINDS.encoder.note,
+  encoder: ENCODER,
   decoder: "Each row is a token; it attends to itself and to the tokens before it, in the columns.",
   cross: "Each row is a token that the decoder read; it attends to the source tokens in the columns.",
 };
@@ -38,10 +36,12 @@ export function mountHeader(find, recording, store) {
     const { opening } = recording;
     find("reason").hidden = state.layer !== opening.layer || state.heads.join() !== String(opening.head);
     const layer = recording.layers[state.layer];
-    const { title, note } = KINDS[layer.kind];
-    const writes = layer.queries.role === "written";
-    find("head-heading").replaceChildren(title, element("span", { class: "head-name" }, headName(layer, state)));
-    find("head-note").textContent = writes ? note : READING[layer.kind];
+    const notes = layer.queries.role === "written" ? WRITING : READING;
+    find("head-heading").replaceChildren(
+      KIND_TITLES[layer.kind],
+      element("span", { class: "head-name" }, headName(layer, state)),
+    );
+    find("head-note").textContent = notes[layer.kind];
   });
 }
 

@@ -4,7 +4,10 @@ import { drawPixels, position, weightAt } from "#ui/color.js";
 import { element } from "#ui/elements.js";
 import { themeOf } from "#ui/theme.js";
 
-/** @typedef {import("#data/recording.js").Recording} Recording */
+/**
+ * @import { Recording } from '#data/recording.js'
+ * @import { State, Store } from '#state/store.js'
+ */
 
 const TICKS = {
   sqrt: [0, 0.01, 0.1, 0.25, 0.5, 1],
@@ -34,7 +37,7 @@ export class ColorScale {
   }
 }
 
-/** @param {HTMLElement} place @param {Recording} recording @param {import("#state/store.js").Store} store */
+/** @param {HTMLElement} place @param {Recording} recording @param {Store} store */
 export function mountLegend(place, recording, store) {
   const scale = new ColorScale();
   const unit = element("span", { class: "unit" });
@@ -45,7 +48,7 @@ export function mountLegend(place, recording, store) {
   const title = element("p", { class: "legend-title" }, "Attention weight ", unit);
   place.append(title, scale.node, block, element("p", { class: "arc-key" }, out, into, masked));
   let drawn = "";
-  const draw = (/** @type {import("#state/store.js").State} */ state) => {
+  const draw = (/** @type {State} */ state) => {
     const layer = recording.layers[state.layer];
     const heads = state.reduce === "sum" ? state.heads.length : 1;
     const thumbnails = layer.thumbnails.length;
@@ -61,7 +64,7 @@ export function mountLegend(place, recording, store) {
   recording.thumbnailsLoaded.then(() => draw(store.get()));
 }
 
-/** @param {ColorScale} scale @param {import("#state/store.js").State} state */
+/** @param {ColorScale} scale @param {State} state */
 function drawScale(scale, state) {
   const line = {
     rows: 1,

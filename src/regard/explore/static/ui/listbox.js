@@ -1,5 +1,7 @@
 // Lists and grids in which Tab stops once and arrow keys move.
 
+import { clamp } from "#data/numbers.js";
+
 /** Arrow keys of a list whose options stand one below the other. */
 export const ACROSS = { ArrowUp: "ArrowLeft", ArrowDown: "ArrowRight", ArrowLeft: "ArrowUp", ArrowRight: "ArrowDown" };
 
@@ -14,7 +16,7 @@ export function setTabStop(elements, current) {
  */
 export function moveInLine(key, index, count) {
   const to = { ArrowLeft: index - 1, ArrowRight: index + 1, Home: 0, End: count - 1 }[key];
-  return to === undefined ? null : Math.min(Math.max(to, 0), count - 1);
+  return to === undefined ? null : clamp(to, 0, count - 1);
 }
 
 /**
@@ -84,6 +86,16 @@ export function listen(list, options, { point, select, clear, isVertical, toOthe
     /** Go to the option that was current last. */
     focus: () => options[current].focus(),
   };
+}
+
+/** In how many lines elements stand. @param {HTMLElement[]} elements */
+export function countLines(elements) {
+  return new Set(elements.map(({ offsetTop }) => offsetTop)).size;
+}
+
+/** Say whether lists run down or across. @param {{list: HTMLElement}[]} texts @param {boolean} isVertical */
+export function setOrientation(texts, isVertical) {
+  for (const { list } of texts) list.setAttribute("aria-orientation", isVertical ? "vertical" : "horizontal");
 }
 
 /** Whether an event adds to what is selected. @param {MouseEvent | KeyboardEvent} event */

@@ -6,8 +6,8 @@ import { PALETTES, SCALES } from "#ui/color.js";
 import { dropdown, element, hint } from "#ui/elements.js";
 
 /**
- * @typedef {import("#data/recording.js").Recording} Recording
- * @typedef {import("#state/store.js").Store} Store
+ * @import { Recording } from '#data/recording.js'
+ * @import { Store } from '#state/store.js'
  */
 
 const NAMES = {

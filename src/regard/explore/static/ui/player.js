@@ -1,5 +1,6 @@
 // Buttons and a slider that go through steps one by one, or play them.
 
+import { clamp } from "#data/numbers.js";
 import { button, element } from "#ui/elements.js";
 
 const INTERVAL = 800; // ms for a step, while it plays
@@ -34,7 +35,7 @@ export class Player {
   /** Go to a step, or to the first or last if there is none. @param {number} step */
   stopAt(step) {
     this.stop();
-    this.steps.go(Math.min(Math.max(step, 0), this.steps.count() - 1));
+    this.steps.go(clamp(step, 0, this.steps.count() - 1));
   }
 
   /** Play from the current step, or from the beginning if it is the last. */

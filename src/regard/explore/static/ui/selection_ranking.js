@@ -4,11 +4,10 @@ import { combineCells } from "#data/heads.js";
 import { formatWeight } from "#ui/format.js";
 
 /**
- * @typedef {import("#data/heads.js").Blocks} Blocks
- * @typedef {import("#data/layer.js").Layer} Layer
- * @typedef {import("#data/recording.js").Recording} Recording
- * @typedef {import("#state/store.js").State} State
- * @typedef {import("#state/store.js").Token} Token
+ * @import { Blocks } from '#data/heads.js'
+ * @import { Layer } from '#data/layer.js'
+ * @import { Recording } from '#data/recording.js'
+ * @import { State, Token } from '#state/store.js'
  * @typedef {{sequence: number, indices: number[], name: string}} Word  Selected tokens of one word.
  * @typedef {{score: number, text: string, strip: Blocks}} RankedHead  `strip` is the row, `text` is written below it.
  */

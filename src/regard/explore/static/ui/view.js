@@ -1,24 +1,17 @@
 // What all views share: they load the layers they show, and paint once for each frame in which something has changed.
 
 /**
- * @typedef {import("#data/layer.js").Layer} Layer
- * @typedef {import("#data/recording.js").Recording} Recording
- * @typedef {import("#state/store.js").State} State
- * @typedef {import("#state/unit.js").Unit} Unit
- * @typedef {import("#state/unit.js").Units} Units
- * @typedef {import("#export/csv.js").Table} Table
- */
-/**
- * What a view's `mount` returns.
- * @typedef {{paint(): void, update?(state: State, before: State): void, layers?(): Layer[], table?(): Table | Promise<Table>}} Painter
+ * @import { Layer } from '#data/layer.js'
+ * @import { Recording } from '#data/recording.js'
+ * @import { Table } from '#export/csv.js'
+ * @import { State } from '#state/store.js'
+ * @import { Unit, Units } from '#state/unit.js'
+ * @typedef {{paint(): void, update?(state: State, before: State): void, layers?(): Layer[], table?(): Table | Promise<Table>}} Painter  What a view's `mount` returns.
  *   `paint` draws the current state; `update` is called at once on every change, for controls; `layers` are loaded before
  *   painting (default: the selected layer); `table` gives the numbers that are shown, for a CSV file.
- */
-/**
- * A view, which is one file in `views/`.
  * @typedef {{name: string, title: string, help: string, unit?: "token" | "word" | "either" | ((recording: Recording) => "token" | "either"),
  *   urlFields?: import("#state/url.js").Fields, isAvailable?(recording: Recording): boolean,
- *   mount(place: HTMLElement, view: View): Painter}} ViewDefinition
+ *   mount(place: HTMLElement, view: View): Painter}} ViewDefinition  A view, which is one file in `views/`.
  *   `name` is its id, in the URL too. `unit`: whether it shows tokens, words, or what the reader chooses (default). `urlFields`
  *   are fields of the state that it adds. `isAvailable`: for which recordings (default: all).
  */

@@ -3,11 +3,11 @@
 import { restAfter } from "#data/ranked.js";
 import { formatWeight, isVisible } from "#ui/format.js";
 
-/** @typedef {import("#data/ranked.js").Ranked} Ranked */
+/** @import { Entry, Ranked } from '#data/ranked.js' */
 
 /**
  * The first weights and what is left, such as `animal 0.521, The 0.211; 0.118 on 4 more`; a row adds up to its total.
- * @param {Ranked} ranked @param {number} count @param {(entry: import("#data/ranked.js").Entry) => string} labelOf
+ * @param {Ranked} ranked @param {number} count @param {(entry: Entry) => string} labelOf
  * @param {"on" | "from"} preposition  `from` for a column.
  */
 export function listWeights(ranked, count, labelOf, preposition = "on") {

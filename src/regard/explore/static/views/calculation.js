@@ -9,11 +9,11 @@ import { featureNode, stepNodes } from "#views/calculation_steps.js";
 import { fitTable } from "#views/calculation_table.js";
 
 /**
- * @typedef {import("#data/attention_steps.js").Steps} Steps
- * @typedef {import("#data/sequence.js").Sequence} Sequence
- * @typedef {import("#export/csv.js").Table} Table
- * @typedef {import("#ui/view.js").View} View
- * @typedef {import("#views/calculation_steps.js").StepInputs} StepInputs
+ * @import { Measured, Steps } from '#data/attention_steps.js'
+ * @import { Sequence } from '#data/sequence.js'
+ * @import { Table } from '#export/csv.js'
+ * @import { View, ViewDefinition } from '#ui/view.js'
+ * @import { StepInputs } from '#views/calculation_steps.js'
  */
 
 const NUM_KEYS = 12; // rows of a table, unless the reader wants all
@@ -21,7 +21,7 @@ const NUM_FEATURES = 8;
 const MANY_KEYS = 256; // of which all are listed for one query only
 const MAX_KEYS = 2048; // that are listed
 
-/** @type {import("#ui/view.js").ViewDefinition} */
+/** @type {ViewDefinition} */
 export default {
   name: "calculation",
   title: "Calculation",
@@ -190,7 +190,7 @@ function showToggle(button, isOn, isNeeded, texts) {
   button.setAttribute("aria-pressed", String(isOn));
 }
 
-/** @param {import("#data/attention_steps.js").Measured} number */
+/** @param {Measured} number */
 function roundMeasured({ value, error }) {
   return roundTo(value, error);
 }

@@ -6,14 +6,12 @@ import { formatNumber, formatWeight } from "#ui/format.js";
 import { numberCell, stepTable, textCell } from "#views/calculation_table.js";
 
 /**
- * @typedef {import("#data/attention_steps.js").Row} Row
- * @typedef {import("#data/attention_steps.js").Steps} Steps
- * @typedef {import("#views/calculation_table.js").Cell} Cell
- * @typedef {import("#views/calculation_table.js").Line} Line
+ * @import { Measured, Row, Steps } from '#data/attention_steps.js'
+ * @import { Cell, Line, RowActions, TableContent } from '#views/calculation_table.js'
  * @typedef {{layer: import("#data/layer.js").Layer, isServed: boolean, steps: Steps, drawn: Row[], queryName: string, numFeatures: number,
- *   nameOf: (key: number) => string, actions: import("#views/calculation_table.js").RowActions}} StepInputs
+ *   nameOf: (key: number) => string, actions: RowActions}} StepInputs
  *   `drawn` are the rows that have a line in each table, `numFeatures` is how many features of a vector are listed.
- * @typedef {{title: string, formula: string, note: string, table?: HTMLElement}} Step
+ * @typedef {{title: string, formula: string, note: string, table?: TableContent}} Step
  */
 
 const MAX_FEATURES = 12; // listed in the split of a score
@@ -29,65 +27,53 @@ export function stepNodes(inputs, key) {
   if (source !== "qk") steps.push(sourceNote(inputs));
   steps.push(source === "qk" ? softmaxStep(inputs) : weightStep(inputs));
   if (query) steps.push(valueStep(inputs));
-  return steps.map((step, index) => stepNode(step, index + 1));
+  return steps.map((step, index) => stepNode(step, index + 1, inputs.actions));
 }
 
 /** The step that splits a score, which is the fourth. @param {StepInputs} inputs @param {number} key */
 export function featureNode(inputs, key) {
-  return stepNode(featureStep(inputs, key), 4);
+  return stepNode(featureStep(inputs, key), 4, inputs.actions);
 }
 
 /** @param {StepInputs} inputs @param {Float32Array} vector @returns {Step} */
-function queryStep({ queryName, numFeatures, actions }, vector) {
+function queryStep({ queryName, numFeatures }, vector) {
   return {
     title: "Query",
     formula: "q",
     note: `The query vector of the token: ${vector.length} features.`,
-    table: stepTable(
-      {
-        columns: featureNames(vector.length, numFeatures),
-        lines: [{ name: queryName, cells: featureCells(vector, numFeatures) }],
-        shadedFrom: 0,
-      },
-      actions,
-    ),
+    table: {
+      columns: featureNames(vector.length, numFeatures),
+      lines: [{ name: queryName, cells: featureCells(vector, numFeatures) }],
+      shadedFrom: 0,
+    },
   };
 }
 
 /** @param {StepInputs} inputs @returns {Step} */
 function productStep(inputs) {
-  const { steps, drawn, numFeatures, nameOf, actions } = inputs;
-  const length = steps.query?.length ?? 0;
-  const lines = drawn.map(({ key, product, vector }) => ({
-    key,
-    name: nameOf(key),
-    cells: [numberCell(product), ...featureCells(vector ?? [], numFeatures)],
-  }));
+  const { steps, numFeatures } = inputs;
+  const columns = ["q · k", ...featureNames(steps.query?.length ?? 0, numFeatures)];
+  const lines = linesOf(inputs, ({ product, vector }) => [
+    numberCell(product),
+    ...featureCells(vector ?? [], numFeatures),
+  ]);
   return {
     title: "Products with the keys",
     formula: "q · k_{j} = Σ_{f} q_{f} k_{jf}",
     note: "The keys that the query may attend to, strongest first: their product with the query, then their features.",
-    table: stepTable(
-      { columns: ["q · k", ...featureNames(length, numFeatures)], lines, foot: moreLine(inputs, []), shadedFrom: 1 },
-      actions,
-    ),
+    table: { columns, lines, foot: moreLine(inputs, []), shadedFrom: 1 },
   };
 }
 
 /** @param {StepInputs} inputs @returns {Step} */
 function scaleStep(inputs) {
-  const { drawn, nameOf, actions } = inputs;
   const { scale, isRoot, length } = scaleOf(inputs);
-  const lines = drawn.map(({ key, product, scaled }) => ({
-    key,
-    name: nameOf(key),
-    cells: [numberCell(product), numberCell(scaled)],
-  }));
+  const lines = linesOf(inputs, ({ product, scaled }) => [numberCell(product), numberCell(scaled)]);
   return {
     title: "Scale",
     formula: isRoot ? `s_{j} = q · k_{j} / √d = q · k_{j} / √${length}` : `s_{j} = ${formatNumber(scale)} · q · k_{j}`,
     note: isRoot ? `The same as ${formatNumber(scale)} · q · k_{j}.` : "",
-    table: stepTable({ columns: ["q · k", "s"], lines, foot: moreLine(inputs, []) }, actions),
+    table: { columns: ["q · k", "s"], lines, foot: moreLine(inputs, []) },
   };
 }
 
@@ -100,7 +86,7 @@ function scaleOf({ layer, steps }) {
 
 /** What each feature adds to the score of a key. @param {StepInputs} inputs @param {number} key @returns {Step} */
 function featureStep(inputs, key) {
-  const { steps, nameOf, actions } = inputs;
+  const { steps, nameOf } = inputs;
   const { scale, isRoot, length } = scaleOf(inputs);
   const row = steps.rows.find((each) => each.key === key) ?? steps.rows[0];
   const parts = scoreByFeature(steps, row, scale);
@@ -128,7 +114,7 @@ function featureStep(inputs, key) {
     title: "Score by feature",
     formula: `s_{j} = Σ_{f} q_{f} k_{jf} ${factor}`,
     note: `What each feature adds to the score of ${nameOf(row.key)}, the largest first. Select another key in a table to split its score.`,
-    table: stepTable({ columns: ["q", "k", `q k ${factor}`, ""], lines, foot }, actions),
+    table: { columns: ["q", "k", `q k ${factor}`, ""], lines, foot },
   };
 }
 
@@ -166,13 +152,11 @@ function sourceNote({ layer, isServed, steps }) {
 
 /** @param {StepInputs} inputs @returns {Step} */
 function softmaxStep(inputs) {
-  const { steps, drawn, nameOf, actions } = inputs;
+  const { steps, drawn } = inputs;
   const { rows, maxScore, sum } = steps;
-  const lines = drawn.map(({ key, scaled, score, exp, weight }) => ({
-    key,
-    name: nameOf(key),
-    cells: [scaled, score.value, exp, weight.value].map((value) => numberCell(value)),
-  }));
+  const lines = linesOf(inputs, ({ scaled, score, exp, weight }) =>
+    [scaled, score.value, exp, weight.value].map((value) => numberCell(value)),
+  );
   const others = rows.slice(drawn.length);
   const total = (/** @type {(row: Row) => number} */ read) => others.reduce((sum, row) => sum + read(row), 0);
   const blank = [textCell(""), textCell("")];
@@ -182,21 +166,14 @@ function softmaxStep(inputs) {
     title: "Softmax",
     formula: "w_{j} = exp(s_{j} − max s) / Σ_{i} exp(s_{i} − max s)",
     note: `max s = ${formatNumber(maxScore)}.`,
-    table: stepTable(
-      { columns: ["s", "s − max s", "exp", "weight"], lines, foot: [...moreLine(inputs, more), all] },
-      actions,
-    ),
+    table: { columns: ["s", "s − max s", "exp", "weight"], lines, foot: [...moreLine(inputs, more), all] },
   };
 }
 
 /** What follows from the weights alone. @param {StepInputs} inputs @returns {Step} */
 function weightStep(inputs) {
-  const { layer, steps, drawn, nameOf, actions } = inputs;
-  const lines = drawn.map((row) => ({
-    key: row.key,
-    name: nameOf(row.key),
-    cells: [scoreCell(row), weightCell(row.weight)],
-  }));
+  const { layer, steps, drawn } = inputs;
+  const lines = linesOf(inputs, (row) => [scoreCell(row), weightCell(row.weight)]);
   const sum = (/** @type {Row[]} */ rows) => ({
     value: rows.reduce((total, { weight }) => total + weight.value, 0),
     error: rows.reduce((total, { weight }) => total + weight.error, 0),
@@ -216,7 +193,7 @@ function weightStep(inputs) {
     title: "Scores and weights",
     formula: "s_{j} − max s = ln w_{j} − ln max w",
     note: `Scores up to a constant, as the weights determine them.${stored}`,
-    table: stepTable({ columns: ["s − max s", "weight"], lines, foot }, actions),
+    table: { columns: ["s − max s", "weight"], lines, foot },
   };
 }
 
@@ -227,22 +204,21 @@ function scoreCell({ score, maxScore }) {
   return textCell(`< ${formatNumber(Math.ceil(10 * maxScore) / 10, 0.05)}`);
 }
 
-/** @param {import("#data/attention_steps.js").Measured} weight @returns {Cell} */
+/** @param {Measured} weight @returns {Cell} */
 function weightCell({ value, error }) {
   return error > 0 ? textCell(formatWeight(value, error)) : numberCell(value);
 }
 
 /** @param {StepInputs} inputs @returns {Step} */
 function valueStep(inputs) {
-  const { steps, drawn, numFeatures, nameOf, actions } = inputs;
+  const { steps, drawn, numFeatures } = inputs;
   const { rows } = steps;
-  const [title, formula] = ["Values by weight", "o = Σ_{j} w_{j} v_{j}"];
+  const formula = "o = Σ_{j} w_{j} v_{j}";
   if (!rows[0]?.value) {
     return { title: "Values", formula, note: "The recording has no values, so the output is not known." };
   }
-  const length = rows[0].value.length;
+  const columns = featureNames(rows[0].value.length, numFeatures);
   const cells = (/** @type {Row[]} */ some) => featureCells(weightedValues(some), numFeatures);
-  const lines = drawn.map((row) => ({ key: row.key, name: nameOf(row.key), cells: cells([row]) }));
   const foot = [
     ...moreLine(inputs, rows.length > drawn.length ? cells(rows.slice(drawn.length)) : []),
     ...(steps.isComplete ? [{ name: "output", cells: cells(rows) }] : []),
@@ -251,11 +227,16 @@ function valueStep(inputs) {
     ? "The sum is the output of the head."
     : "Some keys are not stored in this file, so the output is not known.";
   return {
-    title,
+    title: "Values by weight",
     formula,
     note: `The value of each key times its weight. ${sum}`,
-    table: stepTable({ columns: featureNames(length, numFeatures), lines, foot, shadedFrom: 0 }, actions),
+    table: { columns, lines: linesOf(inputs, (row) => cells([row])), foot, shadedFrom: 0 },
   };
+}
+
+/** A line for each key that is listed. @param {StepInputs} inputs @param {(row: Row) => Cell[]} cellsOf @returns {Line[]} */
+function linesOf({ drawn, nameOf }, cellsOf) {
+  return drawn.map((row) => ({ key: row.key, name: nameOf(row.key), cells: cellsOf(row) }));
 }
 
 /** A line for the keys that have none. @param {StepInputs} inputs @param {Cell[]} cells @returns {Line[]} */
@@ -278,8 +259,8 @@ function featureCells(vector, count) {
   return vector.length > count ? [...cells, textCell("…")] : cells;
 }
 
-/** @param {Step} step @param {number} number */
-function stepNode({ title, formula, note, table }, number) {
+/** @param {Step} step @param {number} number @param {RowActions} actions */
+function stepNode({ title, formula, note, table }, number, actions) {
   const node = element(
     "section",
     { class: "step", "aria-label": `${number} ${title}` },
@@ -287,7 +268,7 @@ function stepNode({ title, formula, note, table }, number) {
   );
   if (formula) node.append(element("p", { class: "formula" }, ...withMarkup(formula)));
   if (note) node.append(element("p", { class: "note" }, ...withMarkup(note)));
-  if (table) node.append(table);
+  if (table) node.append(stepTable(table, actions));
   return node;
 }
 

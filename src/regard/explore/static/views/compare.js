@@ -12,19 +12,19 @@ import { Panel } from "#views/compare_panel.js";
 import { Ranking } from "#views/compare_ranking.js";
 import { describeCells, describeComparison, tipContent } from "#views/compare_text.js";
 import { tokenAt } from "#views/matrix.js";
+import { boxOfCell } from "#views/matrix_layout.js";
 
 /**
- * @typedef {import("#data/difference.js").LayerPair} LayerPair
- * @typedef {import("#data/heads.js").BaseHead} Head
- * @typedef {import("#data/layer.js").Layer} Layer
- * @typedef {import("#data/recording.js").Recording} Recording
- * @typedef {import("#data/sequence.js").Sequence} Sequence
- * @typedef {import("#views/matrix.js").Spot} Spot
- * @typedef {import("#views/compare_cells.js").Focus} Focus
+ * @import { LayerPair } from '#data/difference.js'
+ * @import { BaseHead as Head } from '#data/heads.js'
+ * @import { Layer } from '#data/layer.js'
+ * @import { Recording } from '#data/recording.js'
+ * @import { Sequence } from '#data/sequence.js'
+ * @import { Focus } from '#state/store.js'
+ * @import { PanelContent, PanelName } from '#views/compare_panel.js'
+ * @import { Spot } from '#views/matrix.js'
  * @typedef {{layer: Layer, heads: number[], head: Head, queries: Sequence, keys: Sequence, hidden: boolean[]}} Side
  * @typedef {{pair: LayerPair | null, a: Side, b: Side | null, difference: Difference | null}} Comparison
- * @typedef {import("#views/compare_panel.js").PanelName} PanelName
- * @typedef {import("#views/compare_panel.js").PanelContent} PanelContent
  */
 
 /** @type {import("#ui/view.js").ViewDefinition} */
@@ -201,15 +201,7 @@ class CompareView {
     const spoken = `${cells.from} to ${cells.to}: ${cells.lines.map((line) => line.join(" ")).join(", ")}.`;
     if (status.textContent !== spoken) status.textContent = spoken;
     const [outer, inner] = [place, panel.canvas].map((node) => node.getBoundingClientRect());
-    const { left, top, cell } = panel.layout;
-    const [x, y] = [inner.left - outer.left + left, inner.top - outer.top + top];
-    const { query, key } = panel.cursor;
-    const box = {
-      left: x + key * cell,
-      right: x + (key + 1) * cell,
-      top: y + query * cell,
-      bottom: y + (query + 1) * cell,
-    };
+    const box = boxOfCell(panel.layout, panel.cursor, [inner.left - outer.left, inner.top - outer.top]);
     placeTip(tip, box, { width: place.clientWidth, height: inner.bottom - outer.top });
   }
 

@@ -3,12 +3,12 @@
 import { nameOf, WeightColumn } from "#export/csv.js";
 
 /**
- * @typedef {import("#data/difference.js").Pair} Pair
- * @typedef {import("#data/sequence.js").Sequence} Sequence
- * @typedef {import("#views/compare.js").Comparison} Comparison
- * @typedef {import("#views/matrix.js").Spot} Spot
+ * @import { Difference, Pair } from '#data/difference.js'
+ * @import { Sequence } from '#data/sequence.js'
+ * @import { Focus } from '#state/store.js'
+ * @import { Comparison, Side } from '#views/compare.js'
+ * @import { Spot } from '#views/matrix.js'
  * @typedef {{a: Spot, b: Spot}} Spots  A place in each recording; null where it does not exist.
- * @typedef {{queries: number[], keys: number[], cell: boolean}} Focus
  */
 
 /** What a place of a panel is in each recording. @param {import("#views/compare_panel.js").PanelName} panel @param {Spot} at @param {Comparison} comparison @returns {Spots} */
@@ -17,11 +17,10 @@ export function spotsOf(panel, { query, key }, { pair }) {
   const through = (rows, columns) => ({ query: look(rows, query), key: look(columns, key) });
   if (panel === "a") return { a: { query, key }, b: through(pair?.rows.aToB, pair?.columns.aToB) };
   if (panel === "b") return { a: through(pair?.rows.bToA, pair?.columns.bToA), b: { query, key } };
-  const side = (/** @type {0 | 1} */ at) =>
-    through(
-      pair?.rows.pairs.map((positions) => positions[at]),
-      pair?.columns.pairs.map((positions) => positions[at]),
-    );
+  const side = (/** @type {0 | 1} */ at) => {
+    const [rows, columns] = [pair?.rows, pair?.columns].map((all) => all?.pairs.map((positions) => positions[at]));
+    return through(rows, columns);
+  };
   return { a: side(0), b: side(1) };
 }
 
@@ -45,7 +44,7 @@ export function mapFocus({ queries, keys, cell }, rows, columns) {
   return { ...mapped, cell: cell && mapped.queries.length > 0 && mapped.keys.length > 0 };
 }
 
-/** The cells, or blocks, of which both have the weight. @param {Comparison} comparison @param {import("#state/store.js").State} state @returns {import("#export/csv.js").Table} */
+/** The cells, or blocks, whose weights both recordings have. @param {Comparison} comparison @param {import("#state/store.js").State} state @returns {import("#export/csv.js").Table} */
 export function tableOf({ difference, a }, state) {
   const size = difference?.blocks.size ?? 1;
   const options = { ...state, heads: a.heads, rescale: state.rescale && size === 1 }; // blocks are not rescaled
@@ -59,7 +58,7 @@ export function tableOf({ difference, a }, state) {
   };
 }
 
-/** @param {import("#data/difference.js").Difference} difference @param {import("#views/compare.js").Side} side  A. @param {Record<string, WeightColumn>} columns */
+/** @param {Difference} difference @param {Side} side  A. @param {Record<string, WeightColumn>} columns */
 function rowsOf(difference, { queries, keys }, columns) {
   const { size } = difference.blocks;
   /** @type {(text: Sequence, pair: Pair) => (string | number)[]} */

@@ -9,10 +9,10 @@ import { drawMatrix } from "#views/matrix_draw.js";
 import { cellAt, fitMatrix } from "#views/matrix_layout.js";
 
 /**
- * @typedef {import("#data/difference.js").Difference} Difference
- * @typedef {import("#views/matrix.js").Spot} Spot
- * @typedef {import("#views/matrix_draw.js").Drawing} Drawing
- * @typedef {import("#views/matrix_layout.js").Layout} Layout
+ * @import { Difference } from '#data/difference.js'
+ * @import { Spot } from '#views/matrix.js'
+ * @import { Drawing, MapCache } from '#views/matrix_draw.js'
+ * @import { Layout } from '#views/matrix_layout.js'
  * @typedef {{point(at: Spot): void, leave(): void, select(at: Spot, more: boolean): void, clear(): void}} PanelActions
  * @typedef {Pick<Drawing, "head" | "focus" | "rows" | "columns" | "hidden"> & {label: string}} PanelContent  `label` names the layer and heads.
  */
@@ -39,7 +39,7 @@ export class Panel {
     this.frame = element("div", { class: "matrix-frame" }, this.canvas);
     const caption = element("figcaption", {}, element("b", {}, NAMES[name]), " ", ...title);
     this.figure = element("figure", { class: `compare-panel ${name}` }, caption, this.frame);
-    /** @type {import("#views/matrix_draw.js").MapCache} */
+    /** @type {MapCache} */
     this.map = {
       blocks: null,
       style: "",
@@ -110,8 +110,6 @@ export class Panel {
     const marks = this.name === "difference" ? drawSigns : undefined;
     const style = getComputedStyle(canvas);
     drawMatrix(canvas, this.map, layout, { ...content, state: { ...state, region: null }, style, marks });
-    const { left, top, cell, row, column } = layout;
-    Object.assign(canvas.dataset, { left, top, cell, row, column });
     const size = `${content.rows.length} rows, ${content.columns.length} columns`;
     const keys = "Arrow keys move from cell to cell, Enter selects a token.";
     canvas.setAttribute("aria-label", `${NAMES[this.name]}, ${content.label}: ${size}. ${keys}`);

@@ -6,7 +6,7 @@ import { formatWeight } from "#ui/format.js";
 import { listen, moveInLine, setTabStop } from "#ui/listbox.js";
 
 /**
- * @typedef {import("#data/difference.js").LayerPair} LayerPair
+ * @import { LayerPair } from '#data/difference.js'
  * @typedef {{layer: number, head: number, mean: number, node: HTMLElement}} Entry
  */
 

@@ -5,10 +5,10 @@ import { formatWeight, signed } from "#ui/format.js";
 import { pairNode } from "#views/matrix_tip.js";
 
 /**
- * @typedef {import("#data/difference.js").Alignment} Alignment
- * @typedef {import("#data/heads.js").Cell} Cell
- * @typedef {import("#data/layer.js").Layer} Layer
- * @typedef {import("#views/compare.js").Comparison} Comparison
+ * @import { Alignment, LayerPair } from '#data/difference.js'
+ * @import { Cell } from '#data/heads.js'
+ * @import { Layer } from '#data/layer.js'
+ * @import { Comparison, Side } from '#views/compare.js'
  */
 
 /** The layers, the heads, and how much their texts have in common. @param {Comparison} comparison @param {Layer} layer  Of A. @param {number[]} selected  Heads. */
@@ -23,7 +23,7 @@ export function describeComparison({ pair, a, b }, layer, selected) {
   return [...layers, ...skipped, ...describeTexts(pair)].join(" ");
 }
 
-/** @param {import("#data/difference.js").LayerPair} pair */
+/** @param {LayerPair} pair */
 function describeTexts({ a, b, rows, columns, unit, isByPosition }) {
   const describe = (/** @type {Alignment} */ alignment) =>
     isByPosition ? countEqual(alignment) : countInBoth(alignment, unit.name);
@@ -62,7 +62,7 @@ export function describeCells(comparison, spots) {
   return { from: known.from, to: known.to, lines };
 }
 
-/** @param {import("#views/compare.js").Side | null} side @param {import("#views/matrix.js").Spot} spot */
+/** @param {Side | null} side @param {import("#views/matrix.js").Spot} spot */
 function cellOf(side, { query, key }) {
   if (!side || query === null || key === null) return null;
   const [from, to] = [side.queries.labels[query], side.keys.labels[key]];

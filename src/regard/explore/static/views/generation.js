@@ -12,18 +12,17 @@ import { listWeights } from "#ui/weight_list.js";
 import { GeneratedText } from "#views/generation_text.js";
 
 /**
- * @typedef {import("#data/layer.js").Layer} Layer
- * @typedef {import("#data/ranked.js").Entry} Entry
- * @typedef {import("#state/store.js").State} State
- * @typedef {import("#state/store.js").Token} Token
- * @typedef {import("#ui/view.js").View} View
+ * @import { Layer } from '#data/layer.js'
+ * @import { Entry } from '#data/ranked.js'
+ * @import { State, Token } from '#state/store.js'
+ * @import { View, ViewDefinition } from '#ui/view.js'
  * @typedef {{layer: Layer | null, decoder: Layer, cross: Layer | null, isReading: boolean}} Steps
  *   The selected layer, if its rows are the steps; layers that say which tokens are read and written; whether all are read.
  */
 
 const MAX_LISTED = 3; // tokens that a step attends to
 
-/** @type {import("#ui/view.js").ViewDefinition} */
+/** @type {ViewDefinition} */
 export default {
   name: "generation",
   title: "Generation",
@@ -187,7 +186,7 @@ class GenerationView {
   }
 }
 
-/** How many tokens have been read at a step: at the first those before the first that was written, or itself. @param {Layer} decoder @param {number} step */
+/** How many tokens have been read at a step: at the first step those before the first written token, or that token itself. @param {Layer} decoder @param {number} step */
 function numRead({ queries, keys }, step) {
   return Math.max(keys.length - queries.length, 0) + 1 + step;
 }

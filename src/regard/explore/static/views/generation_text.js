@@ -1,9 +1,9 @@
-// A text of which a part is visible: what has been read or written at a step.
+// A text that is visible in part: what has been read or written at a step.
 
 import { element } from "#ui/elements.js";
 
 /**
- * @typedef {import("#state/store.js").Token} Token
+ * @import { Token } from '#state/store.js'
  * @typedef {{sequence: number, text: import("#data/sequence.js").Sequence}} Part
  */
 

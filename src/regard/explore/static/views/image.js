@@ -1,5 +1,6 @@
 // An image as the model saw it: its patches, shaded by what one of them attends to, or by what attends to it.
 
+import { clamp } from "#data/numbers.js";
 import { patchGrid, tokenName } from "#data/patches.js";
 import { toggleSelection } from "#state/store.js";
 import { fraction, oneOf } from "#state/url.js";
@@ -10,20 +11,19 @@ import { boxOfPatch, drawPatches, fitImage } from "#views/image_draw.js";
 import { describeRange, describeShades, describeWeight } from "#views/image_text.js";
 
 /**
- * @typedef {import("#data/heads.js").BaseHead} Head
- * @typedef {import("#data/heads.js").Cell} Cell
- * @typedef {import("#data/patches.js").PatchGrid} PatchGrid
- * @typedef {import("#state/store.js").State} State
- * @typedef {import("#ui/view.js").View} View
+ * @import { Cell, BaseHead as Head } from '#data/heads.js'
+ * @import { PatchGrid } from '#data/patches.js'
+ * @import { State } from '#state/store.js'
+ * @import { View, ViewDefinition } from '#ui/view.js'
+ * @import { ImageLayout } from '#views/image_draw.js'
  * @typedef {{state: Cell["state"], weight: number, error: number, upperBound: number}} TokenWeight  `weight` is what is known of it.
  * @typedef {{tokens: TokenWeight[], total: number | null}} Weights  `total` is what they add up to, if that is known.
- * @typedef {import("#views/image_draw.js").ImageLayout} ImageLayout
  */
 
 const DIRECTIONS = { from: "what it attends to", to: "what attends to it" };
 const OPACITY = 0.7;
 
-/** @type {import("#ui/view.js").ViewDefinition} */
+/** @type {ViewDefinition} */
 export default {
   name: "image",
   title: "Image",
@@ -240,7 +240,7 @@ function imageOf(view) {
   return image;
 }
 
-/** The token in a cell that another view points at which is not the one whose attention is shown. @param {State} state */
+/** Of the cell that another view points at, the token whose attention is not shown. @param {State} state */
 function hoveredToken({ hover, direction }) {
   if (!hover?.cell) return null;
   return direction === "from" ? hover.cell.key : hover.cell.query;
@@ -255,12 +255,10 @@ function weightsOf(head, tokens, direction, count) {
   const { loading, total } = isFrom ? head.rows(tokens) : head.columns(tokens);
   if (loading) return null;
   const share = isFrom ? 1 / tokens.length : 1;
-  const all = Array.from({ length: count }, (_, other) =>
-    addCells(
-      tokens.map((token) => (isFrom ? head.cell(token, other) : head.cell(other, token))),
-      share,
-    ),
-  );
+  const all = Array.from({ length: count }, (_, other) => {
+    const cells = tokens.map((token) => (isFrom ? head.cell(token, other) : head.cell(other, token)));
+    return addCells(cells, share);
+  });
   return { tokens: all, total: (isFrom && total) || null };
 }
 
@@ -276,7 +274,7 @@ function addCells(cells, share) {
 
 /** @param {number | null} token @param {PatchGrid} grid */
 function clampToken(token, { first, rows, columns }) {
-  return Math.min(Math.max(token ?? first, first), first + rows * columns - 1);
+  return clamp(token ?? first, first, first + rows * columns - 1);
 }
 
 /** The patch to which a key leads; null if it leads nowhere. @param {string} key @param {number} token @param {PatchGrid} grid */
@@ -284,6 +282,5 @@ function neighborPatch(key, token, { first, rows, columns }) {
   const at = { row: Math.floor((token - first) / columns), column: (token - first) % columns };
   const to = moveInGrid(key, at, { columns, page: rows });
   if (!to) return null;
-  const [row, column] = [Math.min(Math.max(to.row, 0), rows - 1), Math.min(Math.max(to.column, 0), columns - 1)];
-  return first + row * columns + column;
+  return first + clamp(to.row, 0, rows - 1) * columns + clamp(to.column, 0, columns - 1);
 }

@@ -5,8 +5,8 @@ import { hatch, resizeCanvas } from "#ui/drawing.js";
 import { themeOf } from "#ui/theme.js";
 
 /**
- * @typedef {import("#ui/drawing.js").Box} Box
- * @typedef {import("#views/image.js").TokenWeight} TokenWeight
+ * @import { Box } from '#ui/drawing.js'
+ * @import { TokenWeight } from '#views/image.js'
  * @typedef {{grid: import("#data/patches.js").PatchGrid, width: number, height: number}} ImageLayout  In CSS pixels.
  * @typedef {{weights: TokenWeight[], tokens: number[], at: number | null, image: HTMLImageElement | null, state: import("#state/store.js").State}} Drawing
  *   `tokens` are those whose attention is shown, `at` is the one that is pointed at.
@@ -74,11 +74,12 @@ function drawShades(context, layout, patches, state, style) {
     const place = position(largest > 0 ? weight / largest : 0, scale);
     const color = `rgb(${shade(place, state.palette, themeOf(state)).join(" ")})`;
     context.fillStyle = kind === "masked" || kind === "hidden" ? style.getPropertyValue("--page") : color;
-    fillBox(context, boxOfPatch(patch, layout));
+    const { left, right, top, bottom } = boxOfPatch(patch, layout);
+    context.fillRect(left, top, right - left, bottom - top);
   }
 }
 
-/** Hatch what is masked, and what is hidden the other way round; dot what is known in part. @param {CanvasRenderingContext2D} context @param {ImageLayout} layout @param {TokenWeight[]} patches @param {CSSStyleDeclaration} style */
+/** Hatch masked patches, and hidden ones the other way; dot those that are known in part. @param {CanvasRenderingContext2D} context @param {ImageLayout} layout @param {TokenWeight[]} patches @param {CSSStyleDeclaration} style */
 function drawMarks(context, layout, patches, style) {
   const all = { left: 0, top: 0, right: layout.width, bottom: layout.height };
   const color = style.getPropertyValue("--muted");
@@ -122,9 +123,4 @@ function drawOutline(context, { left, right, top, bottom }, style, color) {
     context.strokeStyle = style.getPropertyValue(name);
     context.strokeRect(left + inset, top + inset, right - left - 2 * inset, bottom - top - 2 * inset);
   }
-}
-
-/** @param {CanvasRenderingContext2D} context @param {Box} box */
-function fillBox(context, { left, right, top, bottom }) {
-  context.fillRect(left, top, right - left, bottom - top);
 }

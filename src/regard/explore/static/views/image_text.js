@@ -4,9 +4,8 @@ import { patchGrid, tokenName } from "#data/patches.js";
 import { formatWeight } from "#ui/format.js";
 
 /**
- * @typedef {import("#data/sequence.js").Sequence} Sequence
- * @typedef {import("#views/image.js").TokenWeight} TokenWeight
- * @typedef {import("#views/image.js").Weights} Weights
+ * @import { Sequence } from '#data/sequence.js'
+ * @import { TokenWeight, Weights } from '#views/image.js'
  */
 
 const MAX_NAMED = 3; // tokens

@@ -12,7 +12,9 @@ import segments from "#views/segments.js";
 import text from "#views/text.js";
 import translation from "#views/translation.js";
 
-/** @type {import("#ui/view.js").ViewDefinition[]} */
+/** @import { Painter, ViewDefinition } from '#ui/view.js' */
+
+/** @type {ViewDefinition[]} */
 export const VIEWS = [text, matrix, translation, generation, rolloutGraph, segments, calculation, compare, image];
 
 /** The views that are open at first. @param {import("#data/recording.js").Recording} recording */
@@ -24,7 +26,7 @@ export function initialViews({ compareWith, texts }) {
 /**
  * Mount the views that a recording has, each with a button that opens and closes it.
  * @param {HTMLElement} place @param {import("#data/recording.js").Recording} recording @param {import("#state/unit.js").Units} units
- * @param {(definition: import("#ui/view.js").ViewDefinition, view: View, painter: import("#ui/view.js").Painter) => Node | string} tools  What to put at the end of a view's head.
+ * @param {(definition: ViewDefinition, view: View, painter: Painter) => Node | string} tools  What to put at the end of a view's head.
  */
 export function mountViews(place, recording, units, tools) {
   const { store } = units;
@@ -60,7 +62,7 @@ export function mountViews(place, recording, units, tools) {
   return buttons;
 }
 
-/** @param {import("#ui/view.js").ViewDefinition} definition */
+/** @param {ViewDefinition} definition */
 function sectionFor({ name, title, help }) {
   const body = element("div", { class: name, id: name });
   const about = element(

@@ -1,17 +1,18 @@
 // One head large: a canvas with a row for each query and a column for each key, and the value of the focused cell.
 
+import { clamp } from "#data/numbers.js";
 import { focusedCells, toggleSelection } from "#state/store.js";
 import { contextOf, placeTip } from "#ui/drawing.js";
 import { button, element } from "#ui/elements.js";
 import { addsToSelection, moveInGrid } from "#ui/listbox.js";
 import { drawMatrix } from "#views/matrix_draw.js";
-import { cellAt, clamp, fitMatrix, panBy, zoomAt } from "#views/matrix_layout.js";
+import { boxOfCell, cellAt, fitMatrix, panBy, zoomAt } from "#views/matrix_layout.js";
 import { cellTip } from "#views/matrix_tip.js";
 
 /**
- * @typedef {import("#ui/view.js").View} View
- * @typedef {import("#views/matrix_layout.js").Layout} Layout
- * @typedef {{query: number, key: number}} CellPosition
+ * @import { CellPosition, Focus, Region, State } from '#state/store.js'
+ * @import { View, ViewDefinition } from '#ui/view.js'
+ * @import { Layout } from '#views/matrix_layout.js'
  * @typedef {{query: number | null, key: number | null}} Spot  A cell, or a label where one is null.
  */
 
@@ -19,7 +20,7 @@ const MAX_HEIGHT = 0.82; // of the window
 const ZOOM_STEP = 1.5; // of a button or key
 const CLICK_DISTANCE = 4; // CSS pixels that a pointer may move and still click
 
-/** @type {import("#ui/view.js").ViewDefinition} */
+/** @type {ViewDefinition} */
 export default {
   name: "matrix",
   title: "Matrix",
@@ -74,7 +75,7 @@ class MatrixView {
     );
   }
 
-  /** A zoom or region of a matrix of another size means nothing. @param {import("#state/store.js").State} state @param {import("#state/store.js").State} before */
+  /** A zoom or region of a matrix of another size means nothing. @param {State} state @param {State} before */
   update(state, before) {
     const [layer, old] = [state, before].map((each) => this.view.recording.layers[each.layer]);
     const isOtherSize = layer.queries.length !== old.queries.length || layer.keys.length !== old.keys.length;
@@ -98,8 +99,6 @@ class MatrixView {
     this.layout = layout;
     const focus = focusedCells(layer, state);
     drawMatrix(canvas, this.map, layout, { head, state, focus, rows, columns, hidden: view.unit.hidden(layer), style });
-    const { left, top, cell, row, column } = layout;
-    Object.assign(canvas.dataset, { left, top, cell, row, column });
     canvas.classList.toggle("movable", layout.cell > layout.fit);
     const heads = state.heads.map((each) => layer.headIndices[each]).join(" and ");
     canvas.setAttribute(
@@ -109,16 +108,15 @@ class MatrixView {
     this.showTip(head, focus, layout);
   }
 
-  /** @param {import("#data/heads.js").BaseHead} head @param {{queries: number[], keys: number[], cell: boolean}} focus @param {Layout} layout */
-  showTip(head, { queries, keys, cell: isCell }, { left, top, cell, row, column, height }) {
+  /** @param {import("#data/heads.js").BaseHead} head @param {Focus} focus @param {Layout} layout */
+  showTip(head, { queries, keys, cell: isCell }, layout) {
     const { tip, frame, view } = this;
     tip.hidden = !isCell;
     if (!isCell) return;
     const [[query], [key]] = [queries, keys];
     tip.replaceChildren(...cellTip(head, view.queries, view.keys, query, key));
-    const [x, y] = [left + (key - column) * cell, frame.offsetTop + top + (query - row) * cell];
-    const room = { width: frame.clientWidth, height: frame.offsetTop + height };
-    placeTip(tip, { left: x, right: x + cell, top: y, bottom: y + cell }, room);
+    const room = { width: frame.clientWidth, height: frame.offsetTop + layout.height };
+    placeTip(tip, boxOfCell(layout, { query, key }, [0, frame.offsetTop]), room);
   }
 
   /** The layout of the current state: of several keys in one frame, each starts from the one before. */
@@ -127,7 +125,7 @@ class MatrixView {
     return /** @type {Layout} */ (this.layout);
   }
 
-  /** @param {number} factor @param {[x: number, y: number]} [at]  Default: the middle of what is viewport. */
+  /** @param {number} factor @param {[x: number, y: number]} [at]  Default: the middle of the visible part. */
   zoomBy(factor, at) {
     const layout = this.latestLayout();
     const [x, y] = at ?? [layout.left + layout.viewport.width / 2, layout.top + layout.viewport.height / 2];
@@ -322,7 +320,7 @@ function regionBetween(a, b) {
   return { queries: sorted(a.query, b.query), keys: sorted(a.key, b.key) };
 }
 
-/** @param {import("#state/store.js").Region} region @param {CellPosition} cell  A corner. */
+/** @param {Region} region @param {CellPosition} cell  A corner. */
 function oppositeCorner({ queries, keys }, { query, key }) {
   return { query: query === queries[0] ? queries[1] : queries[0], key: key === keys[0] ? keys[1] : keys[0] };
 }

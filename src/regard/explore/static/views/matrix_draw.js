@@ -6,11 +6,11 @@ import { hatch, resizeCanvas } from "#ui/drawing.js";
 import { themeOf } from "#ui/theme.js";
 
 /**
- * @typedef {import("#data/heads.js").BaseHead} Head
- * @typedef {import("#data/heads.js").Blocks} Blocks
- * @typedef {import("#views/matrix_layout.js").Layout} Layout
+ * @import { Blocks, BaseHead as Head } from '#data/heads.js'
+ * @import { Focus } from '#state/store.js'
+ * @import { Layout } from '#views/matrix_layout.js'
  * @typedef {{blocks: Blocks | null, style: string, canvas: HTMLCanvasElement, paint?: typeof drawPixels}} MapCache  A map, one pixel a block.
- * @typedef {{head: Head, state: any, focus: {queries: number[], keys: number[], cell: boolean}, rows: string[], columns: string[],
+ * @typedef {{head: Head, state: any, focus: Focus, rows: string[], columns: string[],
  *   hidden: boolean[], style: CSSStyleDeclaration, marks?: (context: any, layout: Layout, drawing: Drawing) => void}} Drawing
  *   `rows` and `columns` are labels, `hidden` says for each key whether it is hidden, `marks` draws something on top.
  */
@@ -30,6 +30,8 @@ export function drawMatrix(canvas, map, layout, drawing) {
   const paint = (/** @type {any} */ other) => drawAll(other, map.canvas, layout, drawing);
   paint(context);
   canvasPainters.set(canvas, paint);
+  const { left, top, cell, row, column } = layout;
+  Object.assign(canvas.dataset, { left, top, cell, row, column });
 }
 
 /** Whether cells are drawn one by one over the blocks that hold them. @param {Head} head @param {number} cell */
@@ -152,7 +154,7 @@ function viewportBox({ left, top, viewport }) {
   return { left, top, right: left + viewport.width, bottom: top + viewport.height };
 }
 
-/** Blank the columns of hidden keys, and hatch them faintly, the other way round than what is masked. @param {any} context @param {Layout} layout @param {Drawing} drawing */
+/** Blank the columns of hidden keys, and hatch them faintly, the other way from masked cells. @param {any} context @param {Layout} layout @param {Drawing} drawing */
 function drawHidden(context, layout, { head, hidden, style }) {
   const { left, top, cell, column, columns, viewport } = layout;
   if (!hidden.includes(true)) return;

@@ -1,4 +1,8 @@
-// Where the matrix and its labels stand on the canvas, and which part of it is viewport.
+// Where the matrix and its labels stand on the canvas, and which part of it is visible.
+
+import { clamp } from "#data/numbers.js";
+
+/** @import { Zoom } from '#state/store.js' */
 
 const MAX_CELL = 2.4; // rem of a cell that is not zoomed
 const MAX_ZOOM = 48; // CSS pixels of a cell at most
@@ -11,14 +15,14 @@ const MAX_LABEL = 9; // rem
 /**
  * @typedef {{left: number, top: number, cell: number, fit: number, gap: number, width: number, height: number, row: number, column: number,
  *   rows: number, columns: number, font: string, angle: number, every: number, named: boolean, viewport: {width: number, height: number}}} Layout
- *   `left` and `top` are where the matrix begins on the canvas; `row` and `column` are the first that is viewport there, in parts of cells;
- *   `rows` and `columns` are how many there are; of `every` labels one is written, as a token where `named`; `viewport` is the size of what is viewport of the matrix; `fit` is the cell with which all of it is viewport.
+ *   `left` and `top` are where the matrix begins on the canvas; `row` and `column` are the first that is visible, in parts of cells;
+ *   `rows` and `columns` are how many there are; of `every` labels one is written, as a token where `named`; `viewport` is the size of its visible part; `fit` is the cell with which all of it is visible.
  */
 
 /**
  * Fit rows × columns of cells and their labels into a width and a height.
  * @param {CanvasRenderingContext2D} context @param {string[]} rows  Labels. @param {string[]} columns
- * @param {{width: number, height: number, rem: number, family: string, zoom: import("#state/store.js").Zoom | null}} room
+ * @param {{width: number, height: number, rem: number, family: string, zoom: Zoom | null}} room
  * @returns {Layout}
  */
 export function fitMatrix(context, rows, columns, { width, height, rem, family, zoom }) {
@@ -79,7 +83,13 @@ export function cellAt({ left, top, cell, row, column, rows, columns, viewport }
   };
 }
 
-/** The zoom by a factor that keeps the cell under a point where it is; null where all is viewport. @param {Layout} layout @param {number} factor @param {number} x @param {number} y @returns {import("#state/store.js").Zoom | null} */
+/** Where a cell is, in CSS pixels. @param {Layout} layout @param {{query: number, key: number}} cell @param {[x: number, y: number]} origin  Where the canvas begins. */
+export function boxOfCell({ left, top, cell, row, column }, { query, key }, [x, y]) {
+  const start = { left: x + left + (key - column) * cell, top: y + top + (query - row) * cell };
+  return { ...start, right: start.left + cell, bottom: start.top + cell };
+}
+
+/** The zoom by a factor that keeps the cell under a point where it is; null where all is visible. @param {Layout} layout @param {number} factor @param {number} x @param {number} y @returns {Zoom | null} */
 export function zoomAt(layout, factor, x, y) {
   const cell = clamp(layout.cell * factor, layout.fit, MAX_ZOOM);
   if (cell <= layout.fit) return null;
@@ -92,7 +102,7 @@ export function zoomAt(layout, factor, x, y) {
   };
 }
 
-/** The zoom after the matrix was drawn aside by some pixels. @param {Layout} layout @param {number} x @param {number} y @returns {import("#state/store.js").Zoom} */
+/** The zoom after the matrix was drawn aside by some pixels. @param {Layout} layout @param {number} x @param {number} y @returns {Zoom} */
 export function panBy(layout, x, y) {
   const [high, wide] = [layout.viewport.height / layout.cell, layout.viewport.width / layout.cell];
   return {
@@ -100,11 +110,6 @@ export function panBy(layout, x, y) {
     key: clamp(layout.column - x / layout.cell, 0, layout.columns - wide) + wide / 2 - 0.5,
     cell: layout.cell,
   };
-}
-
-/** @param {number} value @param {number} low @param {number} high */
-export function clamp(value, low, high) {
-  return Math.min(Math.max(value, low), Math.max(high, low));
 }
 
 /** From number to number along an axis: a round one, so that they do not touch. @param {number} cell */

@@ -5,8 +5,8 @@ import { element } from "#ui/elements.js";
 import { formatWeight } from "#ui/format.js";
 
 /**
- * @typedef {import("#data/heads.js").BaseHead} Head
- * @typedef {import("#data/sequence.js").Sequence} Sequence
+ * @import { BaseHead as Head } from '#data/heads.js'
+ * @import { Sequence } from '#data/sequence.js'
  */
 
 /** @param {Head} head @param {Sequence} queries @param {Sequence} keys @param {number} query @param {number} key */
@@ -38,9 +38,7 @@ function describeCell(head, query, key) {
   const value = element("span", { class: "value" }, formatWeight(weight, error));
   const row = head.row(query);
   if (row.loading) return [value];
-  const rank = rankOf(
-    row,
-    row.entries.findIndex((entry) => entry.key === key),
-  );
+  const index = row.entries.findIndex((entry) => entry.key === key);
+  const rank = rankOf(row, index);
   return [value, note(`rank ${rank}${row.isComplete ? ` of ${row.entries.length}` : ""} in its row`)];
 }

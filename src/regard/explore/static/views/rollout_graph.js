@@ -18,11 +18,11 @@ import {
 } from "#views/rollout_text.js";
 
 /**
- * @typedef {import("#data/layer.js").Layer} Layer
- * @typedef {import("#data/rollout.js").LayerStack} LayerStack
- * @typedef {import("#state/store.js").State} State
- * @typedef {import("#ui/view.js").View} View
- * @typedef {import("#views/rollout_layout.js").NodePosition} NodePosition
+ * @import { Layer } from '#data/layer.js'
+ * @import { LayerStack } from '#data/rollout.js'
+ * @import { State, Token } from '#state/store.js'
+ * @import { View, ViewDefinition } from '#ui/view.js'
+ * @import { NodePosition } from '#views/rollout_layout.js'
  * @typedef {NodePosition & {mark: SVGElement}} GraphNode
  * @typedef {{stack: LayerStack, rollout: Rollout, roots: number[], names: string[], nodes: number[][], unit: string}} Graph
  *   `names` of all nodes; `nodes` of each depth are those that are drawn; `unit` is what a node is: token or patch.
@@ -34,7 +34,7 @@ const EDGES = { perLayer: 8, minFlow: 0.004 }; // that are drawn
 const MIN_PATH_SHARE = 0.02; // of the flow through a node, on an edge of its paths
 const FONT_SIZE = 16; // CSS pixels for which the layout is computed
 
-/** @type {import("#ui/view.js").ViewDefinition} */
+/** @type {ViewDefinition} */
 export default {
   name: "graph",
   title: "Graph",
@@ -106,22 +106,21 @@ class GraphView {
 
   /** @param {string} key @param {LayerStack} stack @param {number[]} roots @param {number} scale @returns {Drawing} */
   draw(key, stack, roots, scale) {
-    const width = Math.floor(this.place.clientWidth / scale) - 4;
-    const rollout = new Rollout(
-      stack.layers.map((layer) => /** @type {RolloutMatrix} */ (this.matrices.get(layer))),
-      roots,
-    );
-    const nodes = nodesToDraw(rollout, NODES_PER_LAYER, RolloutLayout.maxColumns(width));
+    const room = Math.floor(this.place.clientWidth / scale) - 4;
+    const matrices = stack.layers.map((layer) => /** @type {RolloutMatrix} */ (this.matrices.get(layer)));
+    const rollout = new Rollout(matrices, roots);
+    const nodes = nodesToDraw(rollout, NODES_PER_LAYER, RolloutLayout.maxColumns(room));
     const { names, unit } = namesOf(this.view.recording.sequences[stack.sequence], stack);
-    const layout = new RolloutLayout({ nodes, names, layers: stack.layers.map(({ name }) => name), width });
+    const layout = new RolloutLayout({ nodes, names, layers: stack.layers.map(({ name }) => name), room });
+    const { width, height } = layout.fit;
     const graph = { stack, rollout, roots, names, nodes, unit };
     const positions = nodes.flatMap((some, depth) => some.toSorted((a, b) => a - b).map((node) => ({ depth, node })));
     const marks = positions.map((position) => ({ ...position, mark: nodeMark(position, graph, layout) }));
     const drawing = { ...graph, key, layout, marks };
     this.isDrawing = true; // replacing what has the focus takes the focus from it
-    this.svg.setAttribute("viewBox", `0 0 ${layout.width} ${layout.height}`);
-    this.svg.setAttribute("width", String(scale * layout.width));
-    this.svg.setAttribute("height", String(scale * layout.height));
+    this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    this.svg.setAttribute("width", String(scale * width));
+    this.svg.setAttribute("height", String(scale * height));
     this.svg.setAttribute("aria-label", labelOf(graph));
     this.svg.replaceChildren(
       layout.axes((depth) => notDrawn(graph, depth)),
@@ -131,10 +130,7 @@ class GraphView {
       this.parts,
     );
     this.isDrawing = false;
-    setTabStop(
-      marks.map(({ mark }) => mark),
-      marks.findIndex(({ mark }) => mark === rootMark(drawing)),
-    );
+    moveTabStop(drawing, rootMark(drawing));
     this.list.replaceChildren(...contributions(graph));
     return drawing;
   }
@@ -158,11 +154,8 @@ class GraphView {
     const share = rollout.flow[pointed.depth][pointed.node];
     if (share === 0) return;
     const { flow, edge } = rollout.through(pointed.depth, pointed.node);
-    this.paths.append(
-      ...edgesBetween(drawing.nodes, { ...EDGES, minFlow: MIN_PATH_SHARE * share }, edge).map((each) =>
-        layout.edge(each),
-      ),
-    );
+    const paths = edgesBetween(drawing.nodes, { ...EDGES, minFlow: MIN_PATH_SHARE * share }, edge);
+    this.paths.append(...paths.map((each) => layout.edge(each)));
     this.parts.append(...marks.map((each) => layout.circle(each, flow[each.depth][each.node], "share")));
   }
 
@@ -200,10 +193,7 @@ class GraphView {
     frame.addEventListener("focusout", leave);
     frame.addEventListener("focusin", (event) =>
       atNode(event, (node, drawing) => {
-        setTabStop(
-          drawing.marks.map(({ mark }) => mark),
-          drawing.marks.indexOf(node),
-        );
+        moveTabStop(drawing, node.mark);
         this.point(node, drawing);
       }),
     );
@@ -259,7 +249,7 @@ function initialToken({ opening, layers, sequences }, { sequence }) {
 
 /** The token that represents a node: one that is selected in it, or else its first. @param {LayerStack} stack @param {number} node @param {State} state */
 function tokenOf({ sequence, blockSize }, node, { tokens }) {
-  const isInNode = (/** @type {import("#state/store.js").Token} */ token) =>
+  const isInNode = (/** @type {Token} */ token) =>
     token.sequence === sequence && Math.floor(token.index / blockSize) === node;
   return tokens.find(isInNode) ?? { sequence, index: node * blockSize };
 }
@@ -289,6 +279,12 @@ function nodeMark({ depth, node }, graph, layout) {
 /** @param {Drawing} drawing */
 function rootMark({ marks, rollout }) {
   return /** @type {GraphNode} */ (marks.find(({ depth }) => depth === rollout.numLayers)).mark;
+}
+
+/** @param {Drawing} drawing @param {SVGElement} mark */
+function moveTabStop({ marks }, mark) {
+  const nodes = marks.map((each) => each.mark);
+  setTabStop(nodes, nodes.indexOf(mark));
 }
 
 /** The edges where nothing is pointed at. @param {Graph} graph */

@@ -1,13 +1,14 @@
 // Where the nodes of a rollout stand: a column for each token and a row for each layer; on narrow pages the other way round.
 
+import { clamp } from "#data/numbers.js";
 import { layerNumbers } from "#data/rollout.js";
 import { linkPath } from "#ui/drawing.js";
 import { svgElement } from "#ui/elements.js";
 import { ACROSS, moveInLine } from "#ui/listbox.js";
 
 /**
+ * @import { Edge } from '#data/rollout.js'
  * @typedef {{depth: number, node: number}} NodePosition  Depth 0 is the input, further depths are after a layer.
- * @typedef {import("#data/rollout.js").Edge} Edge
  */
 
 // CSS pixels for letters of 16, which grow with the letters.
@@ -16,7 +17,7 @@ const COLUMN_WIDTH = { min: 26, max: 92 };
 const LINE_HEIGHT = 22;
 const MAX_LINES = 28;
 const LAYER_DISTANCE = { min: 34, max: 62 };
-const NARROW_LAYER_DISTANCE = { min: 24, max: 62 };
+const MIN_NARROW_LAYER_DISTANCE = 24;
 const MAX_HEIGHT = 560; // for which layers move closer
 const MARGIN = { left: 112, right: 20, top: 20 };
 const NARROW_TOP = 34;
@@ -37,33 +38,28 @@ export class RolloutLayout {
     return Math.max(1, Math.floor((width - MARGIN.left - MARGIN.right) / COLUMN_WIDTH.min));
   }
 
-  /** @param {{nodes: number[][], names: string[], layers: string[], width: number}} graph  The nodes of each depth; names of all nodes and of the layers; and how wide it may be. */
-  constructor({ nodes, names, layers, width }) {
+  /** @param {{nodes: number[][], names: string[], layers: string[], room: number}} graph  The nodes of each depth; names of all nodes and of the layers; and how wide it may be. */
+  constructor({ nodes, names, layers, room }) {
     this.names = names;
     this.layers = layers;
     this.numbers = layerNumbers(layers);
-    this.isNarrow = width < NARROW;
+    this.isNarrow = room < NARROW;
     /** The nodes that have a column, or a line. */
     this.columns = [...new Set(nodes.flat())].sort((a, b) => a - b);
     /** @type {Map<number, number>} */
     this.columnOf = new Map(this.columns.map((node, column) => [node, column]));
     const letters = Math.max(...this.columns.map((node) => this.shortName(node).length));
     const graph = { columns: this.columns.length, depth: layers.length, nameWidth: letters * LETTER_WIDTH };
-    const fit = this.isNarrow ? fitLines(width, graph) : fitColumns(width, graph);
-    this.columnWidth = fit.columnWidth;
-    this.layerDistance = fit.layerDistance;
-    this.start = fit.start;
-    this.top = fit.top;
-    this.end = fit.end;
-    this.width = fit.width;
-    this.height = fit.height;
-    this.turnsNames = !this.isNarrow && graph.nameWidth > this.columnWidth - 8;
+    const fit = this.isNarrow ? fitLines(room, graph) : fitColumns(room, graph);
+    this.fit = fit;
+    this.turnsNames = !this.isNarrow && graph.nameWidth > fit.columnWidth - 8;
   }
 
   /** @param {NodePosition} position @returns {[x: number, y: number]} */
   pointOf({ depth, node }) {
-    const along = this.start + ((this.columnOf.get(node) ?? 0) + 0.5) * this.columnWidth;
-    const down = this.top + (this.layers.length - depth) * this.layerDistance;
+    const { start, top, columnWidth, layerDistance } = this.fit;
+    const along = start + ((this.columnOf.get(node) ?? 0) + 0.5) * columnWidth;
+    const down = top + (this.layers.length - depth) * layerDistance;
     return this.isNarrow ? [down, along] : [along, down];
   }
 
@@ -113,12 +109,9 @@ export class RolloutLayout {
     const depths = Array.from({ length: this.layers.length + 1 }, (_, depth) =>
       this.depthLabel(depth, notDrawn(depth)),
     );
-    const heading = this.isNarrow ? [this.layersHeading()] : [];
+    const place = { class: "depth", x: this.fit.top - MAX_RADIUS - 6, y: 14, "text-anchor": "end" };
+    const heading = this.isNarrow ? [svgElement("text", place, "layer")] : [];
     return svgElement("g", { "aria-hidden": "true" }, ...columns, ...depths, ...heading);
-  }
-
-  layersHeading() {
-    return svgElement("text", { class: "depth", x: this.top - MAX_RADIUS - 6, y: 14, "text-anchor": "end" }, "layer");
   }
 
   /** The line on which the nodes of a token stand. @param {number} node */
@@ -142,12 +135,13 @@ export class RolloutLayout {
 
   /** @param {number} depth @param {string} notDrawn */
   depthLabel(depth, notDrawn) {
-    const at = this.top + (this.layers.length - depth) * this.layerDistance;
+    const { top, end, layerDistance } = this.fit;
+    const at = top + (this.layers.length - depth) * layerDistance;
     const short = depth ? this.numbers[depth - 1] : "in";
     const [name, below] = this.isNarrow
       ? [
           { x: at, y: 14, "text-anchor": "middle" },
-          { transform: `translate(${at + 4} ${this.end + 8}) rotate(-90)`, "text-anchor": "end" },
+          { transform: `translate(${at + 4} ${end + 8}) rotate(-90)`, "text-anchor": "end" },
         ]
       : [
           { x: 0, y: at },
@@ -190,8 +184,8 @@ export class RolloutLayout {
 
 /** @param {number} room @param {{columns: number, depth: number, nameWidth: number}} graph @returns {Fit} */
 function fitColumns(room, { columns, depth, nameWidth }) {
-  const columnWidth = clamp((room - MARGIN.left - MARGIN.right) / columns, COLUMN_WIDTH);
-  const layerDistance = clamp(MAX_HEIGHT / depth, LAYER_DISTANCE);
+  const columnWidth = clamp((room - MARGIN.left - MARGIN.right) / columns, COLUMN_WIDTH.min, COLUMN_WIDTH.max);
+  const layerDistance = clamp(MAX_HEIGHT / depth, LAYER_DISTANCE.min, LAYER_DISTANCE.max);
   const width = MARGIN.left + MARGIN.right + columns * columnWidth;
   const end = MARGIN.top + depth * layerDistance;
   const turned = nameWidth * Math.abs(Math.sin((NAME_ANGLE * Math.PI) / 180)) + 30;
@@ -202,14 +196,9 @@ function fitColumns(room, { columns, depth, nameWidth }) {
 /** Columns become lines, and layers columns. @param {number} room @param {{columns: number, depth: number, nameWidth: number}} graph @returns {Fit} */
 function fitLines(room, { columns, depth, nameWidth }) {
   const names = Math.min(nameWidth, 0.36 * room) + 14;
-  const layerDistance = clamp((room - names - 2 * MAX_RADIUS) / depth, NARROW_LAYER_DISTANCE);
+  const layerDistance = clamp((room - names - 2 * MAX_RADIUS) / depth, MIN_NARROW_LAYER_DISTANCE, LAYER_DISTANCE.max);
   const width = names + 2 * MAX_RADIUS + depth * layerDistance;
   const end = NARROW_TOP + columns * LINE_HEIGHT;
   const [top, height] = [names + MAX_RADIUS, end + NARROW_FOOT];
   return { columnWidth: LINE_HEIGHT, layerDistance, start: NARROW_TOP, top, end, width, height };
-}
-
-/** @param {number} value @param {{min: number, max: number}} bounds */
-function clamp(value, { min, max }) {
-  return Math.min(Math.max(value, min), max);
 }

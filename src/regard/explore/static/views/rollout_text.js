@@ -6,12 +6,10 @@ import { bar, element, hint } from "#ui/elements.js";
 import { formatWeight } from "#ui/format.js";
 
 /**
- * @typedef {import("#data/rollout.js").LayerStack} LayerStack
- * @typedef {import("#data/rollout.js").Rollout} Rollout
- * @typedef {import("#export/csv.js").Table} Table
- * @typedef {import("#views/rollout_graph.js").Graph} Graph
- * @typedef {import("#data/rollout.js").Edge} Edge
- * @typedef {import("#views/rollout_layout.js").NodePosition} NodePosition
+ * @import { Edge, LayerStack, Rollout } from '#data/rollout.js'
+ * @import { Table } from '#export/csv.js'
+ * @import { Graph } from '#views/rollout_graph.js'
+ * @import { NodePosition } from '#views/rollout_layout.js'
  */
 
 const MAX_LISTED = 12; // contributions

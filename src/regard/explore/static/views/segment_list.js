@@ -4,9 +4,7 @@ import { element } from "#ui/elements.js";
 import { formatWeight } from "#ui/format.js";
 import { listen, setTabStop } from "#ui/listbox.js";
 
-/**
- * @typedef {import("#data/layer.js").Segment} Segment
- */
+/** @import { Layer, Segment } from '#data/layer.js' */
 
 const ERROR = 0.0005; // shares are printed with three decimals
 const NUM_COLORS = 6; // further segments are striped
@@ -104,7 +102,7 @@ function stackedBar(segments, shares, numbers) {
   return element("span", { class: "segment-bar", "aria-hidden": "true" }, ...pieces);
 }
 
-/** The segments of a layer with their tokens. @param {Segment[]} segments @param {import("#data/layer.js").Layer} layer */
+/** The segments of a layer with their tokens. @param {Segment[]} segments @param {Layer} layer */
 export function segmentLegend(segments, layer) {
   const entries = segments.map((segment, index) =>
     element(

@@ -1,5 +1,6 @@
 // The share of attention on the parts of a text: of every layer, and of every head of the selected layer.
 
+import { KIND_TITLES } from "#data/layer.js";
 import { whenLoaded } from "#export/loading.js";
 import { element, hint } from "#ui/elements.js";
 import { toggled } from "#ui/head_grid.js";
@@ -7,17 +8,15 @@ import { addsToSelection } from "#ui/listbox.js";
 import { meanShares, SegmentList, segmentLegend } from "#views/segment_list.js";
 
 /**
- * @typedef {import("#data/layer.js").Layer} Layer
- * @typedef {import("#data/layer.js").Segment} Segment
- * @typedef {import("#export/csv.js").Table} Table
- * @typedef {import("#ui/view.js").View} View
+ * @import { Layer, Segment } from '#data/layer.js'
+ * @import { Table } from '#export/csv.js'
+ * @import { View, ViewDefinition } from '#ui/view.js'
  */
 
 const COLUMNS = ["layer", "kind", "head", "segment", "num_tokens", "share"]; // those of `segment_attention`
 const HIDDEN = "Shares count all keys, hidden ones too.";
-const TITLES = { encoder: "Encoder", cross: "Cross-attention", decoder: "Decoder" };
 
-/** @type {import("#ui/view.js").ViewDefinition} */
+/** @type {ViewDefinition} */
 export default {
   name: "segments",
   title: "Segments",
@@ -145,7 +144,7 @@ function groupLayers(layers) {
   const groups = new Map();
   for (const [index, { kind, keySequence }] of layers.entries()) {
     const name = `${kind} ${keySequence}`;
-    const group = groups.get(name) ?? { title: TITLES[kind], indices: [] };
+    const group = groups.get(name) ?? { title: KIND_TITLES[kind], indices: [] };
     group.indices.push(index);
     groups.set(name, group);
   }

@@ -4,14 +4,14 @@ import { strongest } from "#data/ranked.js";
 import { focusedCells, toggleSelection } from "#state/store.js";
 import { position } from "#ui/color.js";
 import { element, svgElement } from "#ui/elements.js";
-import { addsToSelection, listen } from "#ui/listbox.js";
+import { addsToSelection, countLines, listen, setOrientation } from "#ui/listbox.js";
 import { drawArcs } from "#views/text_arcs.js";
 import { Search } from "#views/text_search.js";
 
 /**
- * @typedef {import("#data/sequence.js").Sequence} Sequence
- * @typedef {import("#state/store.js").Token} Token
- * @typedef {import("#ui/view.js").View} View
+ * @import { Sequence } from '#data/sequence.js'
+ * @import { Focus, Token } from '#state/store.js'
+ * @import { View, ViewDefinition } from '#ui/view.js'
  * @typedef {{sequence: number, list: HTMLElement, tokens: HTMLElement[], focus: () => void}} TextNodes  A text on the page.
  */
 
@@ -24,7 +24,7 @@ const MAX_TITLE = 400; // characters of a token that was shortened
 
 const ROLES = { source: "Source", written: "Written, token by token", read: "Read so far" };
 
-/** @type {import("#ui/view.js").ViewDefinition} */
+/** @type {ViewDefinition} */
 export default {
   name: "text",
   title: "Text",
@@ -92,20 +92,18 @@ class TextView {
     for (const [index, node] of tokens.entries()) list.append(text.hasSpace[index] ? " " : "", node);
     const line = element("div", { class: "line" }, element("p", { class: "role", "aria-hidden": "true" }, role), list);
     this.stage.append(line);
-    const { focus } = listen(list, tokens, this.actions(text, sequence));
-    return { sequence, list, tokens, focus };
+    return { sequence, list, tokens, focus: this.listen(text, sequence, list, tokens) };
   }
 
-  /** @param {Sequence} text @param {number} sequence */
-  actions(text, sequence) {
+  /** @param {Sequence} text @param {number} sequence @param {HTMLElement} list @param {HTMLElement[]} tokens */
+  listen(text, sequence, list, tokens) {
     const { view } = this;
     const tokenAt = (/** @type {number} */ index) => ({ sequence, index });
     const last = () => view.state.tokens.at(-1);
     const selectWord = (/** @type {number} */ index) => view.set({ tokens: wordAround(text, tokenAt(index)) });
-    return {
-      point: (/** @type {number | null} */ index) =>
-        view.set({ hover: index === null ? null : { token: tokenAt(index) } }),
-      select: (/** @type {number} */ index, /** @type {MouseEvent | KeyboardEvent} */ event) => {
+    const { focus } = listen(list, tokens, {
+      point: (index) => view.set({ hover: index === null ? null : { token: tokenAt(index) } }),
+      select: (index, event) => {
         if (event.type === "click" && event.shiftKey) view.set({ tokens: between(last(), tokenAt(index)) });
         else if (/** @type {MouseEvent} */ (event).detail === 2) selectWord(index);
         else toggleSelection(view.store, tokenAt(index), addsToSelection(event));
@@ -113,13 +111,14 @@ class TextView {
       clear: () => view.set({ tokens: [] }),
       isVertical: () => this.isColumn,
       toOther: () => this.texts.find((other) => other.sequence !== sequence)?.focus(),
-      moved: (/** @type {number} */ index, /** @type {KeyboardEvent} */ event) =>
+      moved: (index, event) =>
         event.shiftKey && view.set({ tokens: between(last() ?? tokenAt(index), tokenAt(index)) }),
-      press: (/** @type {KeyboardEvent} */ { key }, /** @type {number} */ index) => {
+      press: ({ key }, index) => {
         if (key === "w") selectWord(index);
         return key === "w";
       },
-    };
+    });
+    return focus;
   }
 
   get isColumn() {
@@ -131,13 +130,12 @@ class TextView {
     if (this.place.clientWidth === this.width) return;
     this.stage.classList.remove("columns", "wrapped", "long");
     const isLong = this.texts.some(({ tokens }) => tokens.length > MAX_TOKENS_IN_COLUMN);
-    const linesOf = (/** @type {TextNodes} */ { tokens }) => new Set(tokens.map((node) => node.offsetTop)).size;
-    const lines = isLong ? Infinity : Math.max(...this.texts.map(linesOf));
+    const lines = isLong ? Infinity : Math.max(...this.texts.map(({ tokens }) => countLines(tokens)));
     this.stage.classList.toggle("long", isLong);
     const isColumn = lines > MAX_LINES / this.texts.length && !isLong;
     this.stage.classList.toggle("columns", isColumn);
     this.stage.classList.toggle("wrapped", lines > 1 && !isColumn && !isLong);
-    for (const { list } of this.texts) list.setAttribute("aria-orientation", this.isColumn ? "vertical" : "horizontal");
+    setOrientation(this.texts, isColumn);
     this.width = this.place.clientWidth;
   }
 
@@ -180,7 +178,7 @@ class TextView {
     this.revealed = token ?? null;
   }
 
-  /** @param {import("#data/heads.js").BaseHead} head @param {{queries: number[], keys: number[], cell: boolean}} focus */
+  /** @param {import("#data/heads.js").BaseHead} head @param {Focus} focus */
   paintHead(head, focus) {
     const { layer, state } = this.view;
     const nodes = (/** @type {number} */ sequence) =>
@@ -234,7 +232,7 @@ function tokenNode(text, index) {
 
 /**
  * What is drawn: what the focused tokens attend to (out), what attends to them (in), or the head's strongest (rest).
- * @param {import("#data/heads.js").BaseHead} head @param {number} count  Of queries. @param {{queries: number[], keys: number[], cell: boolean}} focus
+ * @param {import("#data/heads.js").BaseHead} head @param {number} count  Of queries. @param {Focus} focus
  */
 function entriesToDraw(head, count, { queries, keys, cell }) {
   if (queries.length || keys.length) {

@@ -2,13 +2,14 @@
 
 import { strongest } from "#data/ranked.js";
 import { position } from "#ui/color.js";
-import { boxOf, cubicPath, linkPath } from "#ui/drawing.js";
+import { boxOf, linkPath, middleOf } from "#ui/drawing.js";
 import { svgElement } from "#ui/elements.js";
 
 /**
- * @typedef {import("#data/ranked.js").Entry} Entry
- * @typedef {import("#ui/drawing.js").Box} Box
- * @typedef {{queries: HTMLElement[], keys: HTMLElement[], focus: {queries: number[], keys: number[], cell: boolean}, isColumn: boolean, isWrapped: boolean}} Stage
+ * @import { Entry } from '#data/ranked.js'
+ * @import { Focus } from '#state/store.js'
+ * @import { Box } from '#ui/drawing.js'
+ * @typedef {{queries: HTMLElement[], keys: HTMLElement[], focus: Focus, isColumn: boolean, isWrapped: boolean}} Stage
  *   `queries` and `keys` are the same where both are one text.
  */
 
@@ -41,7 +42,7 @@ export function drawArcs(svg, entries, { queries, keys, focus, isColumn, isWrapp
     return svgElement("path", {
       d: isOneText
         ? arcPath(from, to, { below: direction === "in", isColumn, headroom })
-        : textLinkPath(from, to, isColumn),
+        : linkPath([middleOf(from), from.top], [middleOf(to), to.bottom], isColumn),
       class: `arc ${direction} ${kind}`,
       "stroke-width": (0.7 + 4.6 * Math.min(weight, 1)).toFixed(2),
       "stroke-opacity": (0.25 + 0.75 * position(weight)).toFixed(3),
@@ -64,40 +65,16 @@ function arcPath(from, to, { below, isColumn, headroom }) {
   if (Math.abs(from.top - to.top) > (from.bottom - from.top) / 2) return betweenLines(from, to, isColumn);
   const side = below ? "bottom" : "top";
   const own = from === to ? LOOP : 0;
-  const [x1, x2] = [middle(from) - own, middle(to) + own];
+  const [x1, x2] = [middleOf(from) - own, middleOf(to) + own];
   const rise = own ? 20 : Math.min(headroom, 18 + 0.2 * Math.abs(x2 - x1));
   // A cubic whose handles stand upright reaches three quarters of their height.
   const handle = below ? Math.max(from.bottom, to.bottom) + rise / 0.75 : Math.min(from.top, to.top) - rise / 0.75;
-  /** @type {[number, number][]} */
-  const points = [
-    [x1, from[side]],
-    [x1, handle],
-    [x2, handle],
-    [x2, to[side]],
-  ];
-  return cubicPath(points, isColumn);
+  return linkPath([x1, from[side]], [x2, to[side]], isColumn, handle);
 }
 
 /** From a token to one of another line, in the gap between the two. @param {Box} from @param {Box} to @param {boolean} transposed */
 function betweenLines(from, to, transposed) {
   const [leaves, arrives] = from.top < to.top ? [from.bottom, to.top] : [from.top, to.bottom];
   const bend = ((from.top + from.bottom) / 2 + (to.top + to.bottom) / 2) / 2;
-  /** @type {[number, number][]} */
-  const points = [
-    [middle(from), leaves],
-    [middle(from), bend],
-    [middle(to), bend],
-    [middle(to), arrives],
-  ];
-  return cubicPath(points, transposed);
-}
-
-/** From a token of the lower text to one of the upper. @param {Box} lower @param {Box} upper @param {boolean} transposed */
-function textLinkPath(lower, upper, transposed) {
-  return linkPath([middle(lower), lower.top], [middle(upper), upper.bottom], transposed);
-}
-
-/** @param {Box} box */
-function middle(box) {
-  return (box.left + box.right) / 2;
+  return linkPath([middleOf(from), leaves], [middleOf(to), arrives], transposed, bend);
 }

@@ -2,7 +2,7 @@
 
 import { element } from "#ui/elements.js";
 
-/** @typedef {import("#state/store.js").Token} Token */
+/** @import { Token } from '#state/store.js' */
 
 /** A search field; Enter goes from one match to the next. */
 export class Search {

@@ -7,17 +7,17 @@ import { oneOf } from "#state/url.js";
 import { position } from "#ui/color.js";
 import { dropdown, element, svgElement } from "#ui/elements.js";
 import { formatWeight } from "#ui/format.js";
-import { addsToSelection, listen } from "#ui/listbox.js";
+import { addsToSelection, countLines, listen, setOrientation } from "#ui/listbox.js";
 import { listWeights } from "#ui/weight_list.js";
 import { drawLines, linesAtRest, linesOf } from "#views/translation_lines.js";
 
 /**
- * @typedef {import("#data/heads.js").BaseHead} Head
- * @typedef {import("#data/layer.js").Layer} Layer
- * @typedef {import("#data/ranked.js").Ranked} Ranked
- * @typedef {import("#data/sequence.js").Sequence} Sequence
- * @typedef {import("#ui/view.js").View} View
- * @typedef {{queries: number[], keys: number[]}} Focus  Words of the translation, and of the source.
+ * @import { BaseHead as Head } from '#data/heads.js'
+ * @import { Layer } from '#data/layer.js'
+ * @import { Ranked } from '#data/ranked.js'
+ * @import { Sequence } from '#data/sequence.js'
+ * @import { View, ViewDefinition } from '#ui/view.js'
+ * @import { Focus } from '#views/translation_lines.js'
  * @typedef {{text: Sequence, node: HTMLElement, list: HTMLElement, words: HTMLElement[], focus: () => void}} Side  A text on the page.
  */
 
@@ -33,7 +33,7 @@ const ALIGN_BY = {
 const AT_REST = "Point at a word, or go to one with Tab and the arrow keys, to see what it is aligned with.";
 const SELECT_WORDS = "This file does not store the weights between all words: select some words to see their lines.";
 
-/** @type {import("#ui/view.js").ViewDefinition} */
+/** @type {ViewDefinition} */
 export default {
   name: "translation",
   title: "Translation",
@@ -151,11 +151,9 @@ class TranslationView {
   arrange({ source, target }) {
     if (this.place.clientWidth === this.width) return;
     this.stage.classList.remove("columns");
-    const isLong = (/** @type {Side} */ { words }) => words.length > MAX_WORDS_IN_LINE || lineCount(words) > 1;
+    const isLong = (/** @type {Side} */ { words }) => words.length > MAX_WORDS_IN_LINE || countLines(words) > 1;
     this.stage.classList.toggle("columns", isLong(source) || isLong(target));
-    for (const { list } of [source, target]) {
-      list.setAttribute("aria-orientation", this.isColumn ? "vertical" : "horizontal");
-    }
+    setOrientation([source, target], this.isColumn);
     this.width = this.place.clientWidth;
   }
 
@@ -224,11 +222,6 @@ function wordNode({ display, isSpecial }, index) {
   return element("span", attributes, display[index]);
 }
 
-/** @param {HTMLElement[]} words */
-function lineCount(words) {
-  return new Set(words.map(({ offsetTop }) => offsetTop)).size;
-}
-
 /** Show which words are focused and selected, and nothing else. @param {Side} side @param {number[]} focused @param {number[]} selected */
 function mark({ words }, focused, selected) {
   for (const [index, node] of words.entries()) {
@@ -250,7 +243,7 @@ function describe(head, ranked, { queries, keys }, { source, target }) {
   const [sources, targets] = [source.text.labels, target.text.labels];
   const cells = queries.flatMap((query) => keys.map((key) => ({ query, key })));
   const pairs = cells.map(
-    ({ query, key }) => `${targets[query]} – ${sources[key]}: ${describeCell(head, query, key)}.`,
+    (at) => `${targets[at.query]} – ${sources[at.key]}: ${describeCell(head, at.query, at.key)}.`,
   );
   const lists = ranked.map((each, index) =>
     queries.length

@@ -1,16 +1,15 @@
 // The lines between the words of a translation and those of its source.
 
 import { position } from "#ui/color.js";
-import { boxOf, linkPath } from "#ui/drawing.js";
+import { boxOf, linkPath, middleOf } from "#ui/drawing.js";
 import { svgElement } from "#ui/elements.js";
 import { formatWeight } from "#ui/format.js";
 
 /**
- * @typedef {import("#data/heads.js").BaseHead} Head
- * @typedef {import("#data/ranked.js").Ranked} Ranked
- * @typedef {import("#data/ranked.js").Entry} Entry
+ * @import { BaseHead as Head } from '#data/heads.js'
+ * @import { Entry, Ranked } from '#data/ranked.js'
  * @typedef {Entry & {direction: "out" | "in" | "rest"}} Line
- * @typedef {{queries: number[], keys: number[]}} Focus
+ * @typedef {{queries: number[], keys: number[]}} Focus  Words of the translation, and of the source.
  * @typedef {{text: import("#data/sequence.js").Sequence, words: HTMLElement[]}} Side
  */
 
@@ -65,7 +64,7 @@ export function drawLines(svg, lines, { source, target, focus, isColumn }) {
     const [upper, lower] = [source.words[key], target.words[query]].map((node) => boxOf(node, frame, isColumn));
     const title = `${target.text.labels[query]} – ${source.text.labels[key]}: ${formatWeight(weight, error)}`;
     const attributes = {
-      d: linkPath([middle(upper), upper.bottom], [middle(lower), lower.top], isColumn),
+      d: linkPath([middleOf(upper), upper.bottom], [middleOf(lower), lower.top], isColumn),
       class: `aligned ${direction}${isCell && !focus.keys.includes(key) ? " other" : ""}`,
       "stroke-width": (0.7 + 5.3 * Math.min(weight, 1)).toFixed(2),
       "stroke-opacity": (0.15 + 0.85 * position(weight)).toFixed(3),
@@ -77,9 +76,4 @@ export function drawLines(svg, lines, { source, target, focus, isColumn }) {
   };
   svg.setAttribute("viewBox", `0 0 ${frame.width} ${frame.height}`);
   svg.replaceChildren(...[...lines].sort((a, b) => a.weight - b.weight).map(path));
-}
-
-/** @param {import("#ui/drawing.js").Box} box */
-function middle({ left, right }) {
-  return (left + right) / 2;
 }
