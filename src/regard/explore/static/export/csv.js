@@ -63,6 +63,8 @@ export class WeightColumn {
     this.isRescaled = hide.length > 0 && rescale;
     /** Whether some weights could not be rescaled. */
     this.someNotRescaled = false;
+    /** Whether the file leaves weights out that are not 0. */
+    this.isPartial = false;
     this.error = 0; // the largest
   }
 
@@ -76,7 +78,8 @@ export class WeightColumn {
   /** After all weights: `weight`, `weight, mean of 3 heads`, `weight (± 0.0002)`. */
   get name() {
     const rescaled = this.someNotRescaled ? "rescaled where possible" : "rescaled";
-    const name = [...this.parts, ...(this.isRescaled ? [rescaled] : [])].join(", ");
+    const partial = this.isPartial ? ["the others are not stored"] : [];
+    const name = [...this.parts, ...(this.isRescaled ? [rescaled] : []), ...partial].join(", ");
     return this.error > 0 ? `${name} (± ${roundUp(this.error)})` : name;
   }
 }

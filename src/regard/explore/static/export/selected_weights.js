@@ -26,6 +26,8 @@ export async function selectedWeights(view, report) {
   if (layer.isRemote) checkSize(selection, queries.length, keys.length);
   const head = await whenLoaded(recording, () => (layer.isLoaded ? unit.head(layer, state.heads) : null));
   const writer = new Writer(queries, keys, new WeightColumn(state));
+  const isPartial = !layer.isDense && !layer.isRemote;
+  writer.column.isPartial = isPartial;
   const isSaved = new Set(selection.rows);
   for (const [index, query] of selection.rows.entries()) {
     if (layer.isRemote) report(`Loading ${index + 1} of ${selection.rows.length} rows …`);
@@ -37,7 +39,6 @@ export async function selectedWeights(view, report) {
     await head.fetch([], [key]);
     writer.add(head.column(key), ({ query }) => !isSaved.has(query));
   }
-  const isPartial = !layer.isDense && !layer.isRemote;
   return {
     name: unit.isWord ? `words-${selection.name}` : selection.name,
     parts: writer.finish(),

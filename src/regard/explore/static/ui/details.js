@@ -88,9 +88,10 @@ function regionPanel(head, { queries, keys }, unit) {
   const { sum, error, approximate } = head.regionSum(queries, keys);
   if (sum === null) return panel(title, [], { ranked: { entries: [], rest: 0, loading: true } });
   const scale = rows * head.numHeads;
+  const format = approximate ? (/** @type {number} */ weight) => `≈ ${Number(weight.toPrecision(2))}` : formatWeight;
   const items = [
-    item(approximate ? "Sum, from block means" : "Sum of its weights", { weight: sum, error }, "out"),
-    item("Share of its rows’ attention", { weight: sum / scale, error: error / scale }, "out"),
+    item(approximate ? "Sum, from block means" : "Sum of its weights", { weight: sum, error }, "out", { format }),
+    item("Share of its rows’ attention", { weight: sum / scale, error: error / scale }, "out", { format }),
   ];
   const made = panel(title, items);
   made.classList.add("region");
@@ -125,10 +126,10 @@ function restHints(ranked, count) {
   return hints;
 }
 
-/** @param {string} title @param {{weight: number, error: number}} weight @param {"out" | "in"} direction @param {boolean} isChosen */
-function item(title, { weight, error }, direction, isChosen = false) {
+/** @param {string} title @param {{weight: number, error: number}} weight @param {"out" | "in"} direction @param {{isChosen?: boolean, format?: typeof formatWeight}} options */
+function item(title, { weight, error }, direction, { isChosen = false, format = formatWeight } = {}) {
   const name = element("span", { class: "name", dir: "auto" }, title);
-  const value = element("span", { class: "value" }, formatWeight(weight, error));
+  const value = element("span", { class: "value" }, format(weight, error));
   return element("li", { class: isChosen ? "chosen" : "" }, name, bar(weight, direction), value);
 }
 

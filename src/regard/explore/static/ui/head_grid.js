@@ -153,10 +153,13 @@ class HeadGrid {
       const { name } = this.recording.layers[index];
       const header = { role: "rowheader", class: "layer-name", title: name, "aria-label": name };
       const cells = this.thumbnails[index].map(({ cell }) => cell);
-      return element("div", { role: "row", class: "row" }, element("span", header, String(ordinal)), ...cells);
+      return element("div", { role: "row", class: "row" }, element("span", header, layerNumber(name) ?? ordinal), ...cells);
     });
     const heading = element("h3", { role: "presentation" }, title);
-    const numbers = headNumbers(Math.max(...own.map((index) => this.thumbnails[index].length)));
+    const heads = own.map((index) => this.recording.layers[index].headIndices);
+    const longest = heads.reduce((a, b) => (b.length > a.length ? b : a));
+    const agree = heads.every((each) => each.every((head, place) => head === longest[place]));
+    const numbers = headNumbers(agree ? longest : longest.map(() => ""));
     return element("div", { role: "rowgroup", class: "group", "aria-label": title }, heading, numbers, ...lines);
   }
 }
@@ -174,10 +177,15 @@ function captioned(cell, { text, title = "" }) {
   return element("div", { role: "presentation", class: "captioned" }, cell, label);
 }
 
-/** @param {number} count */
-function headNumbers(count) {
-  const numbers = Array.from({ length: count }, (_, head) =>
-    element("span", { role: "columnheader", "aria-label": `head ${head}` }, String(head)),
+/** The number in a layer's name, such as 3 in `encoder.3` and `encoder.layer.3.attention.self`. @param {string} name */
+function layerNumber(name) {
+  return /\d+/.exec(name)?.[0];
+}
+
+/** @param {(number | "")[]} heads  Numbers of heads; empty where layers have different ones in a column. */
+function headNumbers(heads) {
+  const numbers = heads.map((head) =>
+    element("span", { role: "columnheader", "aria-label": `head ${head}`.trim() }, String(head)),
   );
   const corner = element("span", { role: "columnheader", "aria-label": "layer" });
   return element("div", { role: "row", class: "row numbers" }, corner, ...numbers);

@@ -12,6 +12,8 @@ import { Search } from "#views/text_search.js";
  * @import { Sequence } from '#data/sequence.js'
  * @import { Focus, Token } from '#state/store.js'
  * @import { View, ViewDefinition } from '#ui/view.js'
+ * @typedef {{isSelected: boolean, isFocused: boolean, isQuery: boolean, isKey: boolean, isFound: boolean, attended: string, attending: string}} Look
+ *   How a token looks; `attended` and `attending` are the strengths of its tints, empty without.
  * @typedef {{sequence: number, list: HTMLElement, tokens: HTMLElement[], focus: () => void}} TextNodes  A text on the page.
  */
 
@@ -22,6 +24,17 @@ const MAX_LINES = 2; // one text that would take more, or two that would take tw
 const MAX_TOKENS_IN_COLUMN = 48; // a longer text runs on, and scrolls
 const MAX_TITLE = 400; // characters of a token that was shortened
 
+/** @type {Look} */
+const AT_REST = {
+  isSelected: false,
+  isFocused: false,
+  isQuery: false,
+  isKey: false,
+  isFound: false,
+  attended: "",
+  attending: "",
+};
+const LOOK_FIELDS = /** @type {(keyof Look)[]} */ (Object.keys(AT_REST));
 const ROLES = { source: "Source", written: "Written, token by token", read: "Read so far" };
 
 /** @type {ViewDefinition} */
@@ -47,8 +60,8 @@ class TextView {
     this.texts = [];
     /** @type {Sequence[]} */
     this.sequences = [];
-    /** @type {Set<HTMLElement>} tokens that look other than at rest */
-    this.marked = new Set();
+    /** @type {Map<HTMLElement, Look>} of the tokens that look other than at rest */
+    this.looks = new Map();
     this.width = 0; // for which the texts were arranged
     /** @type {Token | null} */
     this.revealed = null;
@@ -64,18 +77,21 @@ class TextView {
     if (texts.length !== this.sequences.length || texts.some((text, index) => text !== this.sequences[index]))
       this.build(texts);
     this.arrange();
-    this.unmark();
-    this.markSelected();
+    if (this.scroller.scrollHeight > this.scroller.clientHeight) this.reveal(view.state.tokens[0]);
     const { head } = view;
-    if (!head) return this.arcs.replaceChildren();
-    this.paintHead(head, focusedCells(view.layer, view.state));
+    /** @type {Map<HTMLElement, Look>} */
+    const looks = new Map();
+    this.markSelected(looks);
+    if (head) this.paintHead(head, focusedCells(view.layer, view.state), looks);
+    else this.arcs.replaceChildren();
+    this.setLooks(looks);
   }
 
   /** @param {Sequence[]} texts */
   build(texts) {
     const { layer } = this.view;
     this.sequences = texts;
-    this.marked.clear();
+    this.looks.clear();
     this.stage.classList.toggle("one", texts.length === 1);
     this.stage.replaceChildren(this.arcs);
     const sequences = [...new Set([layer.keySequence, layer.querySequence])];
@@ -144,31 +160,20 @@ class TextView {
     return this.texts.find((text) => text.sequence === sequence)?.tokens[index];
   }
 
-  /** @param {HTMLElement | undefined} node @param {...string} names */
-  mark(node, ...names) {
-    if (!node) return;
-    node.classList.add(...names);
-    this.marked.add(node);
+  /** Change only what differs: a text can have thousands of tokens, and is painted whenever something is loaded. @param {Map<HTMLElement, Look>} looks */
+  setLooks(looks) {
+    for (const node of this.looks.keys()) if (!looks.has(node)) setLook(node, AT_REST);
+    for (const [node, look] of looks) {
+      const before = this.looks.get(node) ?? AT_REST;
+      if (LOOK_FIELDS.some((field) => look[field] !== before[field])) setLook(node, look);
+    }
+    this.looks = looks;
   }
 
-  unmark() {
-    for (const node of this.marked) {
-      node.setAttribute("aria-selected", "false");
-      node.classList.remove("focused", "as-query", "as-key", "found");
-      node.style.removeProperty("--attended");
-      node.style.removeProperty("--attending");
-    }
-    this.marked.clear();
-  }
-
-  markSelected() {
-    const { tokens } = this.view.state;
-    for (const token of tokens) {
-      this.mark(this.nodeOf(token));
-      this.nodeOf(token)?.setAttribute("aria-selected", "true");
-    }
-    for (const token of this.search.found) this.mark(this.nodeOf(token), "found");
-    if (this.scroller.scrollHeight > this.scroller.clientHeight) this.reveal(tokens[0]);
+  /** @param {Map<HTMLElement, Look>} looks */
+  markSelected(looks) {
+    for (const token of this.view.state.tokens) change(looks, this.nodeOf(token), { isSelected: true });
+    for (const token of this.search.found) change(looks, this.nodeOf(token), { isFound: true });
   }
 
   /** Scroll to a token that was selected elsewhere. @param {Token | undefined} token */
@@ -178,27 +183,43 @@ class TextView {
     this.revealed = token ?? null;
   }
 
-  /** @param {import("#data/heads.js").BaseHead} head @param {Focus} focus */
-  paintHead(head, focus) {
+  /** @param {import("#data/heads.js").BaseHead} head @param {Focus} focus @param {Map<HTMLElement, Look>} looks */
+  paintHead(head, focus, looks) {
     const { layer, state } = this.view;
     const nodes = (/** @type {number} */ sequence) =>
       this.texts.find((text) => text.sequence === sequence)?.tokens ?? [];
     const [queries, keys] = [nodes(layer.querySequence), nodes(layer.keySequence)];
-    for (const query of focus.queries) this.mark(queries[query], focus.cell ? "as-query" : "focused");
-    for (const key of focus.keys) this.mark(keys[key], focus.cell ? "as-key" : "focused");
+    const names = focus.cell ? ["isQuery", "isKey"] : ["isFocused", "isFocused"];
+    for (const query of focus.queries) change(looks, queries[query], { [names[0]]: true });
+    for (const key of focus.keys) change(looks, keys[key], { [names[1]]: true });
     const entries = entriesToDraw(head, queries.length, focus);
-    /** @type {(node: HTMLElement, name: string, weight: number, largest: number) => void} */
-    const tint = (node, name, weight, largest) => {
-      node.style.setProperty(name, position(weight, state.scale, largest).toFixed(3));
-      this.marked.add(node);
-    };
-    for (const { key, weight } of entries.out) tint(keys[key], "--attended", weight, entries.out[0].weight);
-    for (const { query, weight } of entries.in) tint(queries[query], "--attending", weight, entries.in[0].weight);
+    const tint = (/** @type {number} */ weight, /** @type {number} */ largest) =>
+      position(weight, state.scale, largest).toFixed(3);
+    for (const { key, weight } of entries.out)
+      change(looks, keys[key], { attended: tint(weight, entries.out[0].weight) });
+    for (const { query, weight } of entries.in)
+      change(looks, queries[query], { attending: tint(weight, entries.in[0].weight) });
     const arcs = { rest: entries.rest, out: entries.out.slice(0, MAX_ARCS), in: entries.in.slice(0, MAX_ARCS) };
     if (this.stage.classList.contains("long")) return this.arcs.replaceChildren(); // they would run through words
     const isWrapped = this.stage.classList.contains("wrapped");
     drawArcs(this.arcs, arcs, { queries, keys, focus, isColumn: this.isColumn, isWrapped });
   }
+}
+
+/** @param {Map<HTMLElement, Look>} looks @param {HTMLElement | undefined} node @param {Partial<Look>} fields */
+function change(looks, node, fields) {
+  if (node) looks.set(node, { ...(looks.get(node) ?? AT_REST), ...fields });
+}
+
+/** @param {HTMLElement} node @param {Look} look */
+function setLook(node, { isSelected, isFocused, isQuery, isKey, isFound, attended, attending }) {
+  node.setAttribute("aria-selected", String(isSelected));
+  node.classList.toggle("focused", isFocused);
+  node.classList.toggle("as-query", isQuery);
+  node.classList.toggle("as-key", isKey);
+  node.classList.toggle("found", isFound);
+  node.style.setProperty("--attended", attended);
+  node.style.setProperty("--attending", attending);
 }
 
 /** All tokens from one to another of the same text. @param {Token | undefined} from @param {Token} to */
