@@ -67,6 +67,7 @@ def shown_outputs(block: str) -> list[str]:
     return re.findall(r"^ *print\(.+\)  # (.+)$", block, flags=re.MULTILINE)
 
 
+@pytest.mark.filterwarnings(r"ignore:`torch\.jit\.script(_method)?` is deprecated")  # by torch, which calls it
 @pytest.mark.parametrize("document", WITH_PYTHON)
 def test_python_blocks_run_in_order_and_print_what_they_show(document, tmp_path, monkeypatch):
     """A comment behind a print is its output, which ``: `` and an explanation may follow."""
