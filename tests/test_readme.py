@@ -153,7 +153,6 @@ def test_make_test_does_not_read_what_make_demo_wrote(tmp_path, name, code):
     assert subprocess.run(spelling, cwd=tmp_path, capture_output=True, check=False).returncode == code
 
 
-<<<<<<< HEAD
 def test_charts_show_what_was_measured_on_the_processor_that_the_readme_names():
     charts = runpy.run_path(str(ROOT / "tools" / "write_charts.py"))
     speed = [f"{value:.2f}" for _, rows in charts["speed_rows"]() for _, value, _ in rows]
@@ -165,10 +164,8 @@ def test_charts_show_what_was_measured_on_the_processor_that_the_readme_names():
             assert [text for text in texts if text in labels] == labels
     assert "two cores of an AMD CPU with AVX-512" in read("README.md")
     for name in ("attention", "watching/time", "attention_measures/memory"):
-=======
-def test_speed_is_what_was_measured():
-    rows = dict(re.findall(r"^\| ([^|]+) \| (\d+\.\d\d) \|$", read("README.md"), flags=re.MULTILINE))
-    assert rows == {row: f"{benchmark(name)['median_ratio'][key]:.2f}" for row, (name, key) in SPEED.items()}
+        machine = benchmark(name)
+        assert (machine["cores"], machine["capability"], machine["matmul"]) == (2, "AVX512", "oneDNN")  # AMD only
 
 
 def test_the_speed_of_eager_attention_is_what_was_measured():
@@ -176,21 +173,6 @@ def test_the_speed_of_eager_attention_is_what_was_measured():
     short, long = (benchmark("watching/time")["median_ratio"][name.format(tokens)] for tokens in (512, 2048))
     text = " ".join(read("docs/coming_from.md").split())
     assert f"attention takes {short:.2f} times as long as with SDPA ({long:.2f} times at 2,048)" in text
-
-
-def test_speed_was_measured_on_the_processor_that_the_readme_names():
-    text = read("README.md")
-    assert "two cores of an AMD CPU with AVX-512" in text
-    for name in {name for name, _ in SPEED.values()} | {"attention_measures/memory"}:
->>>>>>> 12d8295 (Documentation: getting started, tutorials, guides for jobs that need attention weights, coming from other tools)
-        machine = benchmark(name)
-        assert (machine["cores"], machine["capability"], machine["matmul"]) == (2, "AVX512", "oneDNN")  # AMD only
-
-
-def test_eager_attention_of_a_short_input_was_measured():
-    name = "time relative to the unwatched model: BERT base, eager attention with output_attentions=True, 512"
-    eager = benchmark("watching/time")["median_ratio"][name]
-    assert f"{eager:.2f} times as long" in read("README.md")
 
 
 def test_the_page_of_performance_is_written_from_what_was_measured():
