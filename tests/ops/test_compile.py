@@ -103,9 +103,9 @@ def test_every_builtin_rule_is_encoded_and_decoded(name):
     for rule in found:
         encoder, again = Encoder(), Encoder()
         text = encoder.encode(rule)
-        decoded = decode(text, encoder.tensors, encoder.numbers, {**CLASSES, "AttentionRequest": AttentionRequest})
+        decoded = decode(text, *encoder.lists, {**CLASSES, "AttentionRequest": AttentionRequest})
         assert type(decoded) is type(rule)
-        assert (again.encode(decoded), again.numbers) == (text, encoder.numbers)
+        assert (again.encode(decoded), again.lists[1:]) == (text, encoder.lists[1:])
         assert all(one is other for one, other in zip(tensors_in(decoded), tensors_in(rule), strict=True))
 
 
@@ -170,6 +170,22 @@ def test_an_exported_program_takes_every_length(mask, strict):
     program = torch.export.export(Program(), example, dynamic_shapes=({2: length},) * 3, strict=strict).module()
     longer = torch.randn(3, 1, 2, 150, 8).unbind()
     torch.testing.assert_close(program(*longer), Program()(*longer))
+
+
+def test_an_exported_program_can_be_saved_and_loaded(tmp_path):
+    class Program(nn.Module):
+        def forward(self, query, key, value):
+            score = ScaledDotProduct() + Alibi.for_heads(2)
+            att = attend(query, key, value, mask=Window(3, 2), score=score, measure=["entropy", TopK(3)])
+            return att.output, att.measured["entropy"], att.measured["topk"].indices
+
+    length = torch.export.Dim("length", min=2, max=4096)
+    example = torch.randn(3, 1, 2, 30, 8).unbind()
+    program = torch.export.export(Program(), example, dynamic_shapes=({2: length},) * 3)
+    torch.export.save(program, tmp_path / "program.pt2")
+    loaded = torch.export.load(tmp_path / "program.pt2").module()
+    longer = torch.randn(3, 1, 2, 150, 8).unbind()
+    torch.testing.assert_close(loaded(*longer), Program()(*longer))
 
 
 @pytest.mark.parametrize("strict", [True, False])

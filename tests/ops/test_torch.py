@@ -16,7 +16,7 @@ from regard.ops.kernels.base import KernelInputs
 from regard.ops.masks import Causal, Neighbours
 from regard.ops.measures import Measure, TopK, as_measures
 from regard.ops.request import make_request
-from regard.ops.tree import Encoder
+from regard.ops.tree import Encoder, tensors_in
 
 GRAPH = Neighbours(*torch.stack((torch.arange(TOKENS), torch.arange(TOKENS).flip(0))))
 KERNELS = {"blockwise": Causal(), "sparse": GRAPH, "short": Causal(), "sdpa": None, "reference": Causal()}
@@ -131,16 +131,16 @@ def test_opcheck(mask):
     text = encoder.encode(
         KernelInputs(value, make_request(query, key, mask=rule), as_measures(["entropy", "received", TopK(2)]))
     )
-    flat, numbers = encoder.tensors, encoder.numbers
+    flat, *numbers = encoder.lists
     kernel = "sparse" if mask == "neighbours" else "blockwise"
     seed = torch.zeros((), dtype=torch.int64)
-    torch.library.opcheck(torch.ops.regard.attend.default, (flat, numbers, text, kernel, seed))
+    torch.library.opcheck(torch.ops.regard.attend.default, (flat, *numbers, text, kernel, seed))
     plain = [tensor.detach() for tensor in flat]
-    results = torch.ops.regard.attend(plain, numbers, text, kernel, seed)
+    results = torch.ops.regard.attend(plain, *numbers, text, kernel, seed)
     is_present = [part.is_floating_point() for part in results]
     gradients = [torch.ones_like(part) for part in results if part.is_floating_point()]
     needed = [tensor.is_floating_point() for tensor in flat]
-    arguments = plain, numbers, text, kernel, seed, gradients, is_present, needed
+    arguments = plain, *numbers, text, kernel, seed, gradients, is_present, needed
     torch.library.opcheck(torch.ops.regard.attend_backward.default, arguments)
 
 
@@ -179,3 +179,14 @@ def test_transformed_and_compiled_programs_run_on_threads(monkeypatch):
         torch.set_num_threads(before)
     for each in gradients:
         torch.testing.assert_close(each, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_meta_device_gives_the_shapes_of_measures_and_gradients():
+    real = tensors()
+    meta = [tensor.detach().to("meta").requires_grad_() for tensor in real]
+    results = [attend(*each, mask=Causal(), measure=["entropy", "received", TopK(3)]) for each in (real, meta)]
+    (expected, actual) = ([each.output, *tensors_in(each.measured)] for each in results)
+    assert [(x.shape, x.dtype) for x in actual] == [(x.shape, x.dtype) for x in expected]
+    assert all(x.device.type == "meta" for x in (*actual, results[1].weights.dense()))
+    results[1].measured["entropy"].sum().backward()
+    assert meta[0].grad.shape == real[0].shape

@@ -62,14 +62,14 @@ def test_trees_are_encoded_and_decoded():
     encoder = Encoder()
     text = encoder.encode(tree)
     assert encoder.tensors[0] is lengths
-    assert encoder.numbers == [0, 1.5, 7, 2]  # the first is the causal window's right limit
+    assert encoder.lists[1:] == ([0, 7, 2], [1.5])  # the first is the causal window's right limit
     classes = {type(rule).__name__: type(rule) for rule in (tree["rule"], tree["rule"].left, tree["rule"].right)}
-    decoded = decode(text, encoder.tensors, encoder.numbers, classes)
+    decoded = decode(text, *encoder.lists, classes)
     assert decoded["rest"] == tree["rest"]
     assert repr(decoded["rule"]) == repr(tree["rule"])
     assert decoded["rule"].left.lengths_or_mask is lengths
     with pytest.raises(KeyError):
-        decode(text, encoder.tensors, encoder.numbers, {})  # no other class is made
+        decode(text, *encoder.lists, {})  # no other class is made
 
 
 def test_in_place_changes_are_noticed():

@@ -382,6 +382,20 @@ def test_answers_that_grow_count_once():
         model.generate(torch.randint(3, 90, (1, 5)), **options)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("options", [{}, {"offload": "cpu"}, {"heads": [0, 1]}, {"keep_values": True}])
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_keys_of_cross_attention_are_kept_once(options, num_beams):
+    model, ids = built("bart"), torch.randint(3, 90, (1, 12))
+    with regard.watch(model, layers=["model.decoder"], **options) as seen:
+        model.generate(ids, max_new_tokens=8, min_new_tokens=8, do_sample=False, num_beams=num_beams)
+    calls = next(each for each in seen._recordings[-1].values() if each.kind == "cross")._calls
+    assert len(calls) == 8
+    assert len({call.key.data_ptr() for call in calls}) == 1
+    with regard.watch(model, max_bytes=2 * seen.nbytes, layers=["model.decoder"], **options):
+        model.generate(ids, max_new_tokens=8, min_new_tokens=8, do_sample=False, num_beams=num_beams)
+
+
 @pytest.mark.parametrize("where", [None, "cpu", "folder"])
 def test_a_static_cache_counts_with_the_keys_that_are_used(where, tmp_path):
     model = built("llama")

@@ -119,7 +119,7 @@ def _kind(cls: type) -> Any:
 
 
 class Encoder:
-    """Write a tree as a Python literal, with its tensors and numbers in separate lists.
+    """Write a tree as a Python literal, with its tensors, integers and floats in separate lists.
 
     A compiled or exported program can hold that as the arguments of one operator. A number is kept apart because it may
     be a symbol while a program is traced.
@@ -128,14 +128,20 @@ class Encoder:
         >>> import torch
         >>> encoder = Encoder()
         >>> encoder.encode({"a": torch.ones(2), "b": (1.5, None)})
-        "{'a': ('tensor', 0), 'b': ('tuple', (('number', 0), None, ))}"
-        >>> decode(_, encoder.tensors, encoder.numbers, {})
+        "{'a': ('tensor', 0), 'b': ('tuple', (('float', 0), None, ))}"
+        >>> decode(_, *encoder.lists, {})
         {'a': tensor([1., 1.]), 'b': (1.5, None)}
     """
 
     def __init__(self) -> None:
         self.tensors: list[Tensor] = []
-        self.numbers: list[Number] = []
+        self.integers: list[int | torch.SymInt] = []
+        self.floats: list[float | torch.SymFloat] = []  # apart, because `torch.export.save` takes no mixed list
+
+    @property
+    def lists(self) -> tuple[list[Tensor], list[int | torch.SymInt], list[float | torch.SymFloat]]:
+        """What the literal refers to, as `decode` takes it."""
+        return self.tensors, self.integers, self.floats
 
     def encode(self, tree: Any) -> str:
         """The literal of a tree whose objects are dataclasses or rules; see `decode`."""
@@ -144,9 +150,12 @@ class Encoder:
             return f"('tensor', {len(self.tensors) - 1})"
         if tree is None or isinstance(tree, (bool, str)):
             return repr(tree)
-        if isinstance(tree, Number):
-            self.numbers.append(tree)
-            return f"('number', {len(self.numbers) - 1})"
+        if isinstance(tree, (int, torch.SymInt)):
+            self.integers.append(tree)
+            return f"('integer', {len(self.integers) - 1})"
+        if isinstance(tree, (float, torch.SymFloat)):
+            self.floats.append(tree)
+            return f"('float', {len(self.floats) - 1})"
         if isinstance(tree, slice):
             return f"('slice', {self._items((tree.start, tree.stop, tree.step))})"
         if isinstance(tree, (tuple, list)):
@@ -162,8 +171,15 @@ class Encoder:
         return "{" + ", ".join(f"{name!r}: {self.encode(part)}" for name, part in parts.items()) + "}"
 
 
-def decode(text: str, tensors: Sequence[Tensor], numbers: Sequence[Number], classes: Mapping[str, type]) -> Any:
+def decode(
+    text: str,
+    tensors: Sequence[Tensor],
+    integers: Sequence[Number],
+    floats: Sequence[Number],
+    classes: Mapping[str, type],
+) -> Any:
     """The tree that `Encoder` wrote; only these classes are made, and no code is run."""
+    lists: dict[str, Sequence[Any]] = {"tensor": tensors, "integer": integers, "float": floats}
 
     def build(node: Any) -> Any:
         if not isinstance(node, (tuple, dict)):
@@ -171,10 +187,8 @@ def decode(text: str, tensors: Sequence[Tensor], numbers: Sequence[Number], clas
         if isinstance(node, dict):
             return {name: build(part) for name, part in node.items()}
         kind, content = node
-        if kind == "tensor":
-            return tensors[content]
-        if kind == "number":
-            return numbers[content]
+        if kind in lists:
+            return lists[kind][content]
         if kind == "tuple":
             return tuple([build(item) for item in content])
         if kind == "slice":

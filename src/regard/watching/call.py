@@ -125,6 +125,15 @@ class AttentionCall:
             lambda part: part.clone() if _was_written_to(part) else part, mask=self.request.mask, bias=self.bias
         )
 
+    def without_keys(self) -> AttentionCall:
+        """Without its keys, so that they are not kept again; see `with_keys_of`."""
+        return self.with_keys(lambda part: part[:, :, :0], mask=self.request.mask, bias=self.bias)
+
+    def with_keys_of(self, other: AttentionCall) -> AttentionCall:
+        """With the keys and values of another call."""
+        call = self.with_keys(lambda _: other.key, mask=self.request.mask, bias=self.bias)
+        return replace(call, value=other.value)
+
     def with_keys(
         self, change: Callable[[Tensor], Tensor], *, query: Tensor | None = None, mask: Mask | None, bias: Tensor | None
     ) -> AttentionCall:

@@ -151,6 +151,9 @@ class LayerRecorder:
                     self._trim_first()
                 stored = self._store(call.new_keys_only())
                 of_model = stored.query, stored.bias  # the rest are copies
+            elif continuation == "new_queries" and call.key.shape == self._calls[0].key.shape:  # keep equal keys once
+                stored = self._store(call.without_keys()).with_keys_of(self._calls[0])
+                of_model = stored.tensors
             else:
                 stored = self._store(call.copy_of_cache())
                 of_model = stored.tensors

@@ -50,7 +50,7 @@ def arguments(query, key, value, measure=(), dropout=0.0, kernel="blockwise", **
     """The arguments that a compiled program passes to the operator."""
     encoder = Encoder()
     text = encoder.encode(KernelInputs(value, make_request(query, key, **rules), as_measures(measure), dropout))
-    return encoder.tensors, encoder.numbers, text, kernel, torch.tensor(7)
+    return *encoder.lists, text, kernel, torch.tensor(7)
 
 
 def check(given: tuple[Any, ...], needed: Sequence[bool], expand: bool = False, tests: tuple[str, ...] = ()) -> None:

@@ -21,7 +21,7 @@ from regard.ops.request import AttentionRequest
 from regard.ops.rules import builtin_classes
 from regard.ops.tree import Encoder, Number, decode, tensors_in
 
-_SCHEMA = "Tensor[] tensors, Scalar[] numbers, str text, str kernel, Tensor seed"
+_SCHEMA = "Tensor[] tensors, Scalar[] integers, Scalar[] floats, str text, str kernel, Tensor seed"
 
 
 def call_operator(kernel: str, inputs: KernelInputs) -> tuple[Tensor | None, Measured]:
@@ -31,21 +31,35 @@ def call_operator(kernel: str, inputs: KernelInputs) -> tuple[Tensor | None, Mea
     device = inputs.request.query.device
     zero = torch.zeros((), dtype=torch.int64, device=device)
     seed = torch.randint(2**62, (), device=device) if inputs.dropout else zero
-    flat = torch.ops.regard.attend(encoder.tensors, encoder.numbers, text, kernel, seed)
+    flat = torch.ops.regard.attend(*encoder.lists, text, kernel, seed)
     output, results = (None, flat) if inputs.value is None else (flat[0], flat[1:])
     return output, unflatten(inputs.measures, builtin_layouts(inputs), results)
 
 
 @torch.library.custom_op("regard::attend", mutates_args=(), schema=f"({_SCHEMA}) -> Tensor[]")
-def _attend(tensors: Sequence[Tensor], numbers: Sequence[Number], text: str, kernel: str, seed: Tensor) -> list[Tensor]:
-    inputs = _decode(text, tensors, numbers)
+def _attend(
+    tensors: Sequence[Tensor],
+    integers: Sequence[Number],
+    floats: Sequence[Number],
+    text: str,
+    kernel: str,
+    seed: Tensor,
+) -> list[Tensor]:
+    inputs = _decode(text, tensors, integers, floats)
     output, results = kernel_by_name(kernel).forward(inputs, _options(kernel, inputs, seed))
     return [*([] if output is None else [output]), *results.tensors()]
 
 
 @_attend.register_fake
-def _(tensors: Sequence[Tensor], numbers: Sequence[Number], text: str, kernel: str, seed: Tensor) -> list[Tensor]:
-    inputs = _decode(text, tensors, numbers)
+def _(
+    tensors: Sequence[Tensor],
+    integers: Sequence[Number],
+    floats: Sequence[Number],
+    text: str,
+    kernel: str,
+    seed: Tensor,
+) -> list[Tensor]:
+    inputs = _decode(text, tensors, integers, floats)
     request, value, like = inputs.request, inputs.value, tensors[0]
     results = [] if value is None else [value.new_empty((*request.shape[:3], value.shape[3]))]
     for measure in inputs.measures.values():
@@ -62,7 +76,8 @@ def _(tensors: Sequence[Tensor], numbers: Sequence[Number], text: str, kernel: s
 )
 def _attend_backward(
     tensors: Sequence[Tensor],
-    numbers: Sequence[Number],
+    integers: Sequence[Number],
+    floats: Sequence[Number],
     text: str,
     kernel: str,
     seed: Tensor,
@@ -70,7 +85,7 @@ def _attend_backward(
     is_present: Sequence[bool],
     needed: Sequence[bool],
 ) -> list[Tensor]:
-    inputs = _decode(text, tensors, numbers)
+    inputs = _decode(text, tensors, integers, floats)
     present = iter(gradients)
     all_gradients = [next(present) if each else None for each in is_present]
     # An operator runs below autograd, which the blocks of a backward pass need.
@@ -87,7 +102,7 @@ def _(tensors: Sequence[Tensor], *arguments: Any) -> list[Tensor]:
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    tensors, ctx.numbers, ctx.text, ctx.kernel, seed = inputs
+    tensors, *ctx.numbers, ctx.text, ctx.kernel, seed = inputs
     ctx.needed = [tensor.requires_grad for tensor in tensors]
     ctx.save_for_backward(seed, *tensors)
 
@@ -96,16 +111,16 @@ def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Any, ...]:
     seed, *tensors = ctx.saved_tensors
     is_present = [gradient is not None for gradient in gradients]
     present = [gradient for gradient in gradients if gradient is not None]
-    rest = ctx.numbers, ctx.text, ctx.kernel, seed
+    rest = *ctx.numbers, ctx.text, ctx.kernel, seed
     results = iter(torch.ops.regard.attend_backward(tensors, *rest, present, is_present, ctx.needed))
-    return [next(results) if need else None for need in ctx.needed], None, None, None, None
+    return [next(results) if need else None for need in ctx.needed], None, None, None, None, None
 
 
 _attend.register_autograd(_gradients, setup_context=_setup_context)
 
 
-def _decode(text: str, tensors: Sequence[Tensor], numbers: Sequence[Number]) -> KernelInputs:
-    inputs = decode(text, tensors, numbers, _classes())
+def _decode(text: str, tensors: Sequence[Tensor], integers: Sequence[Number], floats: Sequence[Number]) -> KernelInputs:
+    inputs = decode(text, tensors, integers, floats, _classes())
     assert len(tensors_in(inputs)) == len(tensors)
     return inputs
 

@@ -48,8 +48,12 @@ class DifferentiableKernel(Kernel):
         raise NotImplementedError
 
     def run(self, inputs: KernelInputs) -> tuple[Tensor | None, Measured]:
-        """While a program is compiled, one operator, or a graph break for user-defined rules; else `run_eager`."""
-        if not torch.compiler.is_compiling():
+        """While a program is compiled, one operator, or a graph break for user-defined rules; else `run_eager`.
+
+        On the meta device it is the operator, too: it gives shapes without computing.
+        """
+        is_meta = inputs.request.query.device.type == "meta"
+        if not torch.compiler.is_compiling() and not (is_meta and inputs.is_builtin):
             return self.run_eager(inputs)
         if inputs.is_builtin:
             return call_operator(self.name, inputs)
