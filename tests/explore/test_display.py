@@ -110,7 +110,10 @@ def test_a_target_has_tokens_of_its_own(opened, make_recording, tmp_path):
 
 @pytest.mark.parametrize("wrong", [3, None, "run.regard"])
 def test_what_is_no_recording_is_refused(wrong, opened):
-    with pytest.raises(InvalidType, match=f"^recording: expected a Recording, got {type(wrong).__name__}$"):
+    with pytest.raises(
+        InvalidType,
+        match=f"^recording: expected a Recording or the result of regard.watch, got {type(wrong).__name__}$",
+    ):
         regard.show(wrong, tokens=["a"])
     assert opened == []
 
@@ -235,5 +238,6 @@ def test_a_batch_says_why_it_is_not_shown(make_recording):
     weights = regard.weights(torch.zeros(2, 1, 3, 8), torch.zeros(2, 1, 3, 8))
     recording = make_recording().replace(layers=[Layer("<b>", "encoder", weights)])
     assert recording._repr_html_() == (
-        "<p>recording: expected one sequence, got a batch of 2; select one with recording.select(0)</p>"
+        "<p>recording: expected one sequence, got a batch of 2; select one with recording.select(0), "
+        "of a watch with result.recording.select(0)</p>"
     )

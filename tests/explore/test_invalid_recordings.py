@@ -94,7 +94,8 @@ def test_all_that_is_of_another_type_is_named_at_once():
     [
         (
             {"weights": BATCH, "query_tokens": None, "key_tokens": None},
-            "expected one sequence, got a batch of 4; select one with recording.select(0)",
+            "expected one sequence, got a batch of 4; select one with recording.select(0), "
+            "of a watch with result.recording.select(0)",
         ),
         ({"layers": ()}, "expected at least one layer, got none"),
     ],
@@ -112,9 +113,11 @@ def test_what_cannot_be_shown_is_named_before_a_page_is_made(changes, said, tmp_
 
 
 def test_what_is_no_recording_is_named():
-    with pytest.raises(InvalidType, match=r"^recording: expected a Recording, got int$"):
+    with pytest.raises(InvalidType, match=r"^recording: expected a Recording or the result of regard.watch, got int$"):
         pack(3)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(InvalidType, match=r"^compare_with: expected a Recording, got int$"):
+    with pytest.raises(
+        InvalidType, match=r"^compare_with: expected a Recording or the result of regard.watch, got int$"
+    ):
         pack(recording_with(), 3)  # pyright: ignore[reportArgumentType]
 
 

@@ -160,9 +160,11 @@ def test_a_recording_needs_a_layer(recording):
 
 
 def test_what_is_not_a_recording_is_refused(recording):
-    with pytest.raises(InvalidType, match=r"^recording: expected a Recording, got str"):
+    with pytest.raises(InvalidType, match=r"^recording: expected a Recording or the result of regard.watch, got str"):
         pack("a recording")
-    with pytest.raises(InvalidType, match=r"^compare_with: expected a Recording, got list"):
+    with pytest.raises(
+        InvalidType, match=r"^compare_with: expected a Recording or the result of regard.watch, got list"
+    ):
         pack(recording, [])
 
 

@@ -114,3 +114,22 @@ def test_a_page_whose_server_has_ended_says_so_once(browser, long_recording):
     assert 0 < len(requested) < 8
     assert "attends to nothing" not in page.locator("#details").text_content()
     page.close()
+
+
+def test_a_text_changes_only_the_tokens_that_look_different(served_page):
+    page = served_page("#views=text,matrix&layer=long&head=0&token=decoder.300")
+    page.wait_for_function("document.querySelectorAll('.token[style]').length > 100")
+    settle(page)
+    page.evaluate(
+        """() => {
+            window.changed = new Set();
+            const note = (records) => records.forEach(({target}) => window.changed.add(target));
+            new MutationObserver(note).observe(document.querySelector("#text"), {subtree: true, attributes: true});
+        }"""
+    )
+    page.get_by_role("button", name="Matrix", exact=True).click()  # an update of all views
+    settle(page)
+    assert page.evaluate("window.changed.size") == 0
+    token(page, 0, 301).hover()
+    settle(page)
+    assert page.evaluate("window.changed.size") > 100

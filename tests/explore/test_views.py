@@ -133,6 +133,15 @@ def test_every_head_is_in_the_overview_with_its_own_map(open_page, recording):
         assert weights.flatten()[darkest] > 0.97 * weights.max()
 
 
+def test_headings_are_the_numbers_of_recorded_heads_and_layers(open_page, recording):
+    layer = layer_of(recording, "encoder.1")
+    part = recording.replace(layers=[layer.replace(head_indices=range(3, 3 + layer.weights.shape[1]))])
+    page = open_page(part)
+    headings = page.locator("#overview [role=columnheader]").all_text_contents()
+    assert headings == ["", *(str(head) for head in range(3, 3 + layer.weights.shape[1]))]
+    assert page.locator("#overview [role=rowheader]").all_text_contents() == ["1"]
+
+
 def test_choosing_a_small_map_shows_it_large(open_page, recording):
     page = open_page(recording)
     choose(page, "encoder.1, head 2")

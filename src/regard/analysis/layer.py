@@ -194,7 +194,8 @@ def require_one_sequence(layers: Iterable[Layer], name: str = "recording") -> No
         batch = layer.weights.shape[0]
         if batch != 1:
             raise InvalidArgument(
-                f"{name}: expected one sequence, got a batch of {batch}; select one with {name}.select(0)"
+                f"{name}: expected one sequence, got a batch of {batch}; select one with {name}.select(0), "
+                "of a watch with result.recording.select(0)"
             )
 
 

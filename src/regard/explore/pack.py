@@ -252,7 +252,7 @@ def check(recording: object, name: str = "recording") -> None:
         InvalidArgument: If there is no layer, or a batch of several sequences.
     """
     if not isinstance(recording, Recording):
-        raise InvalidType(f"{name}: expected a Recording, got {type(recording).__name__}")
+        raise InvalidType(f"{name}: expected a Recording or the result of regard.watch, got {type(recording).__name__}")
     if not recording.layers:
         raise InvalidArgument(f"{name}: expected at least one layer, got none")
     require_one_sequence(recording.layers, name)

@@ -209,6 +209,8 @@ class TransformersModel:
     def _record_image(self, path: Path) -> Recording:
         from PIL import Image, UnidentifiedImageError
 
+        if not path.exists():
+            raise InvalidFile(f"{path}: there is no such file; {self.name} needs the path of an image")
         try:
             with Image.open(path) as file:
                 image = file.convert("RGB")

@@ -6,7 +6,7 @@ import { test } from "node:test";
 import { createStore } from "../../../src/regard/explore/static/state/store.js";
 import { Units } from "../../../src/regard/explore/static/state/unit.js";
 import {
-  hasWords,
+  layerHasWords,
   questionOf,
   rankHead,
   selectedWords,
@@ -50,10 +50,10 @@ test("the selected tokens of a word are one word, and two words are a question",
 
 test("the words must be in the texts of the layer, in this direction", async () => {
   const layer = { querySequence: 0, keySequence: 1 };
-  assert.equal(hasWords(layer, [word(0, 0)]), true);
-  assert.equal(hasWords(layer, [word(0, 0), word(1, 0)]), true);
-  assert.equal(hasWords(layer, [word(1, 0), word(0, 0)]), false);
-  assert.equal(hasWords(layer, []), false);
+  assert.equal(layerHasWords(layer, [word(0, 0)]), true);
+  assert.equal(layerHasWords(layer, [word(0, 0), word(1, 0)]), true);
+  assert.equal(layerHasWords(layer, [word(1, 0), word(0, 0)]), false);
+  assert.equal(layerHasWords(layer, []), false);
 });
 
 test("the weight from one word to another is the mean of its rows, summed over the other", async () => {

@@ -347,7 +347,7 @@ test("a unit has the heads that the state chooses, each once", async () => {
   const layer = await exactLayer(randomWeights({ heads: 2, queries: 10, keys: 8 }), { queries: written, keys: source });
   const store = createStore({ ...initial, layer: 0, heads: [0, 1], mergeWords: false });
   const units = new Units(/** @type {any} */ ({ ...recording, layers: [layer] }), store);
-  assert.equal(units.hasWords, true);
+  assert.equal(units.hasSubwords, true);
   assert.equal(units.current(), units.tokens);
   store.set({ mergeWords: true });
   assert.equal(units.current(), units.words);
@@ -375,7 +375,7 @@ test("texts without subwords have no words of their own", () => {
   const plain = { ...recording, sequences: [text], layers: [{ queries: text, keys: text }] };
   const initial = { layer: 0, tokens: [], hover: null, region: null, zoom: null };
   const units = new Units(/** @type {any} */ (plain), createStore({ ...initial, mergeWords: true }));
-  assert.deepEqual([units.hasWords, units.current()], [false, units.tokens]);
+  assert.deepEqual([units.hasSubwords, units.current()], [false, units.tokens]);
   const pair = { ...plain, compareWith: recording };
-  assert.equal(new Units(/** @type {any} */ (pair), createStore(initial)).hasWords, true);
+  assert.equal(new Units(/** @type {any} */ (pair), createStore(initial)).hasSubwords, true);
 });

@@ -12,7 +12,7 @@ import { BaseHead, combineCells } from "#data/heads.js";
 export const HIDE_OPTIONS = ["first", "special"];
 
 const MIN_SHARE = 0.001; // a row that leaves less than this is not rescaled
-const MAX_RELATIVE_ERROR = 0.02; // nor one whose stored weights do not say closely enough what it leaves
+const MAX_RELATIVE_ERROR = 0.02; // nor is a row whose remaining share is known less precisely
 /** @type {Cell} */
 const NOTHING = { state: "known", weight: 0, upperBound: 0, error: 0 };
 const NOISE = 0.02; // what a block of hidden keys and others leaves is zero below this share of the block

@@ -33,7 +33,7 @@ export function intersects(a, b) {
 }
 
 /** A box with each side moved outward. @param {Box} box @param {number} distance @returns {Box} */
-export function inflate({ left, top, right, bottom }, distance) {
+export function grow({ left, top, right, bottom }, distance) {
   return { left: left - distance, top: top - distance, right: right + distance, bottom: bottom + distance };
 }
 

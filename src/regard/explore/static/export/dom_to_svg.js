@@ -1,7 +1,7 @@
 // What is visible of an element as one SVG file: texts as text, backgrounds and lines as shapes, SVG with its styles, canvases
 // drawn again or as images. It knows no view: it reads what the browser laid out.
 
-import { inflate, intersection, intersects, plainBox, rectAttributes, round2, union } from "#export/boxes.js";
+import { grow, intersection, intersects, plainBox, rectAttributes, round2, union } from "#export/boxes.js";
 import { canvasPainters, SvgContext, toDataUrl } from "#export/canvas_to_svg.js";
 import {
   backgroundsOf,
@@ -112,7 +112,7 @@ class Drawing {
     addBorders(style, box, add);
     const outline = style.outlineStyle === "none" ? 0 : parseFloat(style.outlineWidth);
     const distance = parseFloat(style.outlineOffset) + outline / 2;
-    if (outline > 0) add(inflate(box, distance), strokeOf(style.outlineColor, outline));
+    if (outline > 0) add(grow(box, distance), strokeOf(style.outlineColor, outline));
   }
 
   /** A `::before` or `::after` with a position of its own. @param {Element} node @param {string} name @param {Box} origin @param {Target} target */
@@ -202,7 +202,7 @@ function addBackgrounds(style, box, add) {
 function addShadows(style, box, add) {
   for (const { x, y, spread, isInset, color } of shadowsOf(style)) {
     if (isInset && y < 0) add({ ...box, top: Math.max(box.bottom + y, box.top) }, fillOf(color), false);
-    else if (!isInset && spread > 0 && !x && !y) add(inflate(box, spread / 2), strokeOf(color, spread));
+    else if (!isInset && spread > 0 && !x && !y) add(grow(box, spread / 2), strokeOf(color, spread));
   }
 }
 
@@ -211,7 +211,7 @@ function addBorders(style, box, add) {
   const { top, right, bottom, left } = bordersOf(style);
   const { width, color } = top;
   if ([top, right, bottom, left].every((side) => side.width > 0 && side.width === width && side.color === color)) {
-    if (!isTransparent(color)) add(inflate(box, -width / 2), strokeOf(color, width));
+    if (!isTransparent(color)) add(grow(box, -width / 2), strokeOf(color, width));
     return;
   }
   if (top.width) add({ ...box, bottom: box.top + top.width }, fillOf(top.color), false);

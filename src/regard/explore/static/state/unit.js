@@ -73,7 +73,7 @@ export class Unit {
     return head;
   }
 
-  /** A head for its rows alone, which a server sends before the map. @param {Layer} layer @param {number} head @returns {Head | null} */
+  /** For callers that need only rows: a head on a server has these before its map is loaded. @param {Layer} layer @param {number} head @returns {Head | null} */
   headForRows(layer, head) {
     const base = layer.heads?.[head];
     return base ? this.wrap(layer, base) : null;
@@ -94,7 +94,7 @@ export class Units {
   constructor(recording, store) {
     this.store = store;
     /** Whether any word has more than one token. */
-    this.hasWords = [recording, recording.compareWith].some((each) =>
+    this.hasSubwords = [recording, recording.compareWith].some((each) =>
       each?.sequences.some(({ length, words }) => words.length < length),
     );
     this.tokens = new Unit("token", store);
@@ -103,6 +103,6 @@ export class Units {
 
   /** What the reader has chosen. */
   current() {
-    return this.store.get().mergeWords && this.hasWords ? this.words : this.tokens;
+    return this.store.get().mergeWords && this.hasSubwords ? this.words : this.tokens;
   }
 }

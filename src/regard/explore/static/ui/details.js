@@ -48,7 +48,7 @@ function rowPanel({ queries: texts, keys }, head, queries, chosen) {
   const ranked = head.rows(queries);
   const items = ranked.entries
     .slice(0, LENGTH)
-    .map((entry) => item(keys.labels[entry.key], entry, "out", entry.key === chosen));
+    .map((entry) => item(keys.labels[entry.key], entry, "out", { isChosen: entry.key === chosen }));
   const title = [named(texts, queries), queries.length > 1 ? " attend to, on average" : " attends to"];
   return panel(title, items, { ranked });
 }
@@ -58,11 +58,15 @@ function columnPanel({ unit, layer, queries, keys: texts }, head, keys, chosen) 
   const ranked = head.columns(keys);
   const items = ranked.entries
     .slice(0, LENGTH)
-    .map((entry) => item(queries.labels[entry.query], entry, "in", entry.query === chosen));
+    .map((entry) => item(queries.labels[entry.query], entry, "in", { isChosen: entry.query === chosen }));
   const title = [named(texts, keys), keys.length > 1 ? " together are attended to by" : " is attended to by"];
   const hidden = unit.hidden(layer);
   const isHidden = keys.every((key) => hidden[key]);
-  return panel(title, items, { ranked, empty: isHidden ? "Hidden: see “Hide” at the color scale." : "" });
+  return panel(title, items, {
+    ranked,
+    preposition: "from",
+    empty: isHidden ? "Hidden: see “Hide” at the color scale." : "",
+  });
 }
 
 /** @param {View} view @param {Head} head */
@@ -100,26 +104,27 @@ function regionPanel(head, { queries, keys }, unit) {
 
 /**
  * What is listed under a title, and what is said of the rest.
- * @param {(Node | string)[]} title @param {HTMLElement[]} items @param {{ranked?: Ranked, empty?: string}} options
+ * @param {(Node | string)[]} title @param {HTMLElement[]} items @param {{ranked?: Ranked, empty?: string, preposition?: string}} options
  */
-function panel(title, items, { ranked = { entries: [], rest: 0 }, empty = "" } = {}) {
+function panel(title, items, { ranked = { entries: [], rest: 0 }, empty = "", preposition = "on" } = {}) {
   const heading = element("h3", {}, ...title);
   if (ranked.loading) return element("div", { class: "panel" }, heading, hint("Loading …"));
   const nothing = ranked.rest > 0 ? "Not stored in this file." : "Nothing: the mask excludes every token.";
   const list = items.length ? element("ol", {}, ...items) : hint(empty || nothing);
-  return element("div", { class: "panel" }, heading, list, ...restHints(ranked, items.length).map(hint));
+  return element("div", { class: "panel" }, heading, list, ...restHints(ranked, items.length, preposition).map(hint));
 }
 
-/** @param {Ranked} ranked @param {number} count  Of listed entries. */
-function restHints(ranked, count) {
+/** @param {Ranked} ranked @param {number} count  Of listed entries. @param {string} preposition */
+function restHints(ranked, count, preposition) {
   const { entries, isComplete, approximate, notRescaled } = ranked;
   const hints = [];
   const unknown = isComplete ? { weight: 0, error: 0 } : restAfter(ranked, entries.length);
   const known = isComplete ? restAfter(ranked, count) : restAfter({ entries, rest: 0 }, count);
-  if (known.weight >= 0.001) hints.push(`${formatWeight(known.weight, known.error)} on ${entries.length - count} more`);
+  if (known.weight >= 0.001)
+    hints.push(`${formatWeight(known.weight, known.error)} ${preposition} ${entries.length - count} more`);
   if (unknown.weight >= 0.001) {
     const about = approximate ? "about " : "";
-    hints.push(`${about}${formatWeight(unknown.weight, unknown.error)} on others, not stored in this file`);
+    hints.push(`${about}${formatWeight(unknown.weight, unknown.error)} ${preposition} others, not stored in this file`);
   }
   if (notRescaled)
     hints.push("Some rows are not rescaled: too little weight remains, or the hidden weight is not stored exactly.");

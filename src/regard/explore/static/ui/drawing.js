@@ -40,7 +40,7 @@ export function hatch(context, { left, right, top, bottom }, { color, step = 7, 
 }
 
 /**
- * A curve that leaves one point and reaches another upright, or, with x and y exchanged, level.
+ * A curve between two points that starts and ends vertically, or horizontally if transposed.
  * @param {[x: number, y: number]} from @param {[x: number, y: number]} to @param {boolean} transposed @param {number} bend  The y of its handles.
  */
 export function linkPath(from, to, transposed = false, bend = (from[1] + to[1]) / 2) {

@@ -153,7 +153,12 @@ class HeadGrid {
       const { name } = this.recording.layers[index];
       const header = { role: "rowheader", class: "layer-name", title: name, "aria-label": name };
       const cells = this.thumbnails[index].map(({ cell }) => cell);
-      return element("div", { role: "row", class: "row" }, element("span", header, layerNumber(name) ?? ordinal), ...cells);
+      return element(
+        "div",
+        { role: "row", class: "row" },
+        element("span", header, layerNumber(name) ?? String(ordinal)),
+        ...cells,
+      );
     });
     const heading = element("h3", { role: "presentation" }, title);
     const heads = own.map((index) => this.recording.layers[index].headIndices);

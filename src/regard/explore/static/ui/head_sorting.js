@@ -1,7 +1,7 @@
 // Sorts thumbnails: by a head score, or by what the selected words do.
 
 import { dropdown, element, hint } from "#ui/elements.js";
-import { hasWords, questionOf, rankHead, selectedWords } from "#ui/selection_ranking.js";
+import { layerHasWords, questionOf, rankHead, selectedWords } from "#ui/selection_ranking.js";
 
 /**
  * @import { Recording } from '#data/recording.js'
@@ -97,7 +97,7 @@ export class HeadSorting {
   /** The heads of layers that have the selected words, as [layer, head]. @returns {[number, number][]} */
   selectable() {
     return this.recording.layers.flatMap((layer, index) =>
-      hasWords(layer, this.words)
+      layerHasWords(layer, this.words)
         ? layer.headIndices.map((_, head) => /** @type {[number, number]} */ ([index, head]))
         : [],
     );

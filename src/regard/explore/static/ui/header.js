@@ -6,7 +6,7 @@ import { escapeInvisible } from "#ui/format.js";
 
 /** @import { Recording } from '#data/recording.js' */
 
-const ENCODER = "Each row is a source token; it attends to the source tokens in the columns.";
+const ENCODER = "Each row is a token; it attends to the tokens in the columns.";
 const WRITING = {
   encoder: ENCODER,
   decoder:

@@ -38,7 +38,7 @@ export function questionOf([from, to]) {
 }
 
 /** Whether a layer has the words where they are needed. @param {Layer} layer @param {Word[]} words */
-export function hasWords({ querySequence, keySequence }, [from, to]) {
+export function layerHasWords({ querySequence, keySequence }, [from, to]) {
   return from?.sequence === querySequence && (!to || to.sequence === keySequence);
 }
 

@@ -181,7 +181,7 @@ function weightStep(inputs) {
   const all = sum(steps.rows);
   const precision = steps.rows[0]?.weight.error;
   const stored = precision
-    ? ` Weights are stored to within ${precision.toFixed(5)}, and numbers are inputs only to the digits that are certain.`
+    ? ` Weights are stored to within ${precision.toFixed(5)}, and numbers are shown only to the digits that are certain.`
     : "";
   const rest = { value: steps.rest, error: layer.precision };
   const foot = [

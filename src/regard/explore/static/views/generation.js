@@ -8,7 +8,7 @@ import { position } from "#ui/color.js";
 import { element } from "#ui/elements.js";
 import { addsToSelection } from "#ui/listbox.js";
 import { Player } from "#ui/player.js";
-import { listWeights } from "#ui/weight_list.js";
+import { listWeights } from "#ui/weight_sentence.js";
 import { GeneratedText } from "#views/generation_text.js";
 
 /**

@@ -26,7 +26,7 @@ export function initialViews({ compareWith, texts }) {
 /**
  * Mount the views that a recording has, each with a button that opens and closes it.
  * @param {HTMLElement} place @param {import("#data/recording.js").Recording} recording @param {import("#state/unit.js").Units} units
- * @param {(definition: ViewDefinition, view: View, painter: Painter) => Node | string} tools  What to put at the end of a view's head.
+ * @param {(definition: ViewDefinition, view: View, painter: Painter) => Node | string} tools  What to put at the end of a view's heading.
  */
 export function mountViews(place, recording, units, tools) {
   const { store } = units;
@@ -36,14 +36,14 @@ export function mountViews(place, recording, units, tools) {
   const order = available.map(({ name }) => name);
   for (const definition of available) {
     const { name, title } = definition;
-    const { section, head, body } = sectionFor(definition);
+    const { section, heading, body } = sectionFor(definition);
     const button = element("button", { type: "button", "aria-controls": name }, title);
     place.append(section);
     const view = new View(body, recording, units, {
       unit: definition.unit,
       isOpen: () => store.get().views.includes(name),
     });
-    head.append(tools(definition, view, view.mount(definition.mount)));
+    heading.append(tools(definition, view, view.mount(definition.mount)));
     buttons.append(button);
     button.addEventListener("click", () => {
       const { views } = store.get();
@@ -71,6 +71,6 @@ function sectionFor({ name, title, help }) {
     element("summary", {}, "What am I looking at?"),
     element("p", { class: "note" }, help),
   );
-  const head = element("div", { class: "view-head" }, element("h3", {}, title), about);
-  return { section: element("section", { class: "view", "aria-label": title }, head, body), head, body };
+  const heading = element("div", { class: "view-head" }, element("h3", {}, title), about);
+  return { section: element("section", { class: "view", "aria-label": title }, heading, body), heading, body };
 }

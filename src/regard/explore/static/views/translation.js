@@ -8,7 +8,7 @@ import { position } from "#ui/color.js";
 import { dropdown, element, svgElement } from "#ui/elements.js";
 import { formatWeight } from "#ui/format.js";
 import { addsToSelection, countLines, listen, setOrientation } from "#ui/listbox.js";
-import { listWeights } from "#ui/weight_list.js";
+import { listWeights } from "#ui/weight_sentence.js";
 import { drawLines, linesAtRest, linesOf } from "#views/translation_lines.js";
 
 /**

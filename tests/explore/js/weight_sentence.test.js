@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { listWeights } from "../../../src/regard/explore/static/ui/weight_list.js";
+import { listWeights } from "../../../src/regard/explore/static/ui/weight_sentence.js";
 
 const NAMES = ["a", "b", "c", "d"];
 
