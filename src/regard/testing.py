@@ -118,7 +118,8 @@ def _results(
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Output, measures and gradients of a kernel, in blocks of three rows, and which of them were differentiated.
 
-    The reference kernel finds out which results have a gradient: a measure can return counts. For other kernels, pass their names.
+    Pass `has_gradient`, as the reference kernel returned it, for other kernels: a measure may return counts, which have
+    no gradient.
     """
     batch, heads, queries, keys = shape
     random = torch.Generator().manual_seed(0)
