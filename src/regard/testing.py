@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -90,9 +90,9 @@ def _masks(batch: int, keys: int) -> Iterator[Mask | None]:
 def _compare(
     rule: Rule, mask: Mask | None, shape: tuple[int, int, int, int], dtype: torch.dtype, head_dim: int
 ) -> None:
-    ours, names = _results(rule, mask, shape, dtype, head_dim, "blockwise")
-    reference, _ = _results(rule, mask, shape, dtype, head_dim, "reference")
-    for name, actual, expected in zip(names, ours, reference, strict=True):
+    reference, has_gradient = _results(rule, mask, shape, dtype, head_dim, "reference")
+    ours, _ = _results(rule, mask, shape, dtype, head_dim, "blockwise", has_gradient)
+    for (name, actual), expected in zip(ours.items(), reference.values(), strict=True):
         tolerance = max(TOLERANCES.get(each, 0.0) for each in (dtype, actual.dtype))
         size = max(1.0, expected[expected.isfinite()].abs().max().item() if expected.isfinite().any() else 1.0)
         if actual.shape != expected.shape or not torch.allclose(
@@ -108,9 +108,19 @@ def _compare(
 
 
 def _results(
-    rule: Rule, mask: Mask | None, shape: tuple[int, int, int, int], dtype: torch.dtype, head_dim: int, kernel: str
-) -> tuple[list[Tensor], list[str]]:
-    """Output, measures and gradients of a kernel, in blocks of three rows, with their names."""
+    rule: Rule,
+    mask: Mask | None,
+    shape: tuple[int, int, int, int],
+    dtype: torch.dtype,
+    head_dim: int,
+    kernel: str,
+    has_gradient: Collection[str] | None = None,
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Output, measures and gradients of a kernel, in blocks of three rows, and which of them were differentiated.
+
+    Pass `has_gradient`, as the reference kernel returned it, for other kernels: a measure may return counts, which have
+    no gradient.
+    """
     batch, heads, queries, keys = shape
     random = torch.Generator().manual_seed(0)
     query, key, value = (
@@ -134,8 +144,10 @@ def _results(
         leaves = {"query": query, "key": key, "value": value}
         learned = [tensor for tensor in tensors_in(rule) if tensor.requires_grad]
         leaves |= {f"tensor {number} of the rule": tensor for number, tensor in enumerate(learned)}
-        differentiable = [part for part in results.values() if part.requires_grad]
-        losses = [part.masked_fill(~part.isfinite(), 0.0).double().square().sum() for part in differentiable]
+        if has_gradient is None:
+            has_gradient = [name for name, part in results.items() if part.requires_grad]
+        parts = [results[name] for name in has_gradient]
+        losses = [part.masked_fill(~part.isfinite(), 0.0).double().square().sum() for part in parts]
         gradients = torch.autograd.grad(losses, list(leaves.values()), allow_unused=True, materialize_grads=True)
     results |= {f"the gradient of {name}": part for name, part in zip(leaves, gradients, strict=True)}
-    return list(results.values()), list(results)
+    return results, list(has_gradient)

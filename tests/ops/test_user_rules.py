@@ -20,10 +20,11 @@ from regard.ops import attend, weights
 from regard.ops.kernels import blocks, blockwise, threads
 from regard.ops.kernels.dispatch import KERNELS
 from regard.ops.masks import Mask
+from regard.ops.measures import Measure
 from regard.ops.rules import class_by_id, registered
 from regard.ops.scores import Score
 from regard.ops.tile import KeyRange
-from regard.testing import check
+from regard.testing import RuleMismatch, check
 
 SOURCE = '''
 import torch
@@ -276,6 +277,29 @@ class OutOfRange(Mask):
 
 def test_ranges_of_a_mask_may_go_beyond_the_keys():
     check(OutOfRange())
+
+
+class Argmax(Measure):
+    """For how many queries a key has the highest score: a count, which has no gradient."""
+
+    axis = "keys"
+
+    def compute(self, block):
+        strongest = block.scores.argmax(-1, keepdim=True)
+        return torch.zeros_like(block.weights).scatter(-1, strongest, 1.0).sum(-2)
+
+
+class ArgmaxWithoutLastKey(Argmax):
+    needs_all_keys = False
+
+    def compute(self, block):
+        return super().compute(block) * (block.kv_idx < block.kv_idx[-1])
+
+
+def test_a_measure_without_a_gradient_can_be_checked():
+    check(Argmax())
+    with pytest.raises(RuleMismatch, match="ArgmaxWithoutLastKey: result differs"):
+        check(ArgmaxWithoutLastKey())
 
 
 class Sized(Mask):
