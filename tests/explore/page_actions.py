@@ -70,7 +70,7 @@ def values(within, places: str) -> list[float]:
 
 def number_of(text: str) -> float:
     """The number that is written; 0 where it is said to be too small to be written."""
-    return 0.0 if text.startswith("<") else float(text.replace("−", "-").replace("+", ""))
+    return 0.0 if text.startswith("<") else float(text.removeprefix("≈ ").replace("−", "-").replace("+", ""))
 
 
 def spoken(page) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from explore.page_actions import settle, token
 from explore.serving import served
 from regard.analysis.head_scores import head_scores
 
@@ -116,9 +117,9 @@ def test_a_page_whose_server_has_ended_says_so_once(browser, long_recording):
     page.close()
 
 
-def test_a_text_changes_only_the_tokens_that_look_different(served_page):
-    page = served_page("#views=text,matrix&layer=long&head=0&token=decoder.300")
-    page.wait_for_function("document.querySelectorAll('.token[style]').length > 100")
+def test_a_text_changes_only_the_tokens_that_look_different(open_served):
+    page = open_served("#views=text,matrix&layer=long&head=0&token=source.300")
+    page.wait_for_function("() => document.querySelectorAll('.token[style]').length > 100")
     settle(page)
     page.evaluate(
         """() => {

@@ -135,7 +135,7 @@ def test_every_head_is_in_the_overview_with_its_own_map(open_page, recording):
 
 def test_headings_are_the_numbers_of_recorded_heads_and_layers(open_page, recording):
     layer = layer_of(recording, "encoder.1")
-    part = recording.replace(layers=[layer.replace(head_indices=range(3, 3 + layer.weights.shape[1]))])
+    part = recording.replace(layers=[layer.replace(head_indices=tuple(range(3, 3 + layer.weights.shape[1])))])
     page = open_page(part)
     headings = page.locator("#overview [role=columnheader]").all_text_contents()
     assert headings == ["", *(str(head) for head in range(3, 3 + layer.weights.shape[1]))]
