@@ -93,7 +93,7 @@ def test_what_cannot_be_compared_is_refused(pair):
         to_html(a, compare_with=Recording("", "", (decoder,)))
     with pytest.raises(InvalidArgument, match="compare_with: expected at least one layer"):
         to_html(a, compare_with=Recording("", "", ()))
-    with pytest.raises(InvalidType, match="compare_with: expected a Recording, got str"):
+    with pytest.raises(InvalidType, match=r"compare_with: expected a Recording or the result of regard.watch, got str"):
         to_html(a, compare_with="other.regard")
 
 

@@ -131,6 +131,8 @@ class LayerList(Sequence[Layer]):
             return self._find(index)
         if isinstance(index, bool) or not isinstance(index, int):
             raise InvalidType(f"layers: expected a name or a number, got {type(index).__name__}")
+        if not self._layers:
+            raise InvalidArgument(f"layers: there are no layers in {self._owner}, got {index}")
         if not -len(self) <= index < len(self):
             raise InvalidArgument(
                 f"layers: expected a number below {len(self)}, the layers of {self._owner}, got {index}"
@@ -190,11 +192,12 @@ def check_head_indices(checks: Checks, layer: Layer, heads: Iterable[int]) -> No
 
 def require_one_sequence(layers: Iterable[Layer], name: str = "recording") -> None:
     """Raise InvalidArgument, naming the argument, if there is a batch of several sequences."""
+    owner = "recording" if name == "layer" else name
     for layer in layers:
         batch = layer.weights.shape[0]
         if batch != 1:
             raise InvalidArgument(
-                f"{name}: expected one sequence, got a batch of {batch}; select one with {name}.select(0), "
+                f"{name}: expected one sequence, got a batch of {batch}; select one with {owner}.select(0), "
                 "of a watch with result.recording.select(0)"
             )
 

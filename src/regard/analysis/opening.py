@@ -118,7 +118,7 @@ def opening_token(layer: Layer, head: int) -> int:
         >>> layer.query_tokens[opening_token(layer, 5)] in ("▁Die", "▁Katze", "▁ist", "▁klein")
         True
     """
-    require_one_sequence([layer])
+    require_one_sequence([layer], "layer")
     with Checks() as checks:
         checks.integer("head", head, low=0, below=layer.weights.shape[1])
     for neighbors in (False, True):

@@ -92,7 +92,7 @@ def plot_weights(layer: Layer, heads: Sequence[int] | None = None) -> Figure:
         raise InvalidType(f"layer: expected a Layer of a recording, got {type(layer).__name__}")
     if heads is not None and (isinstance(heads, str) or not isinstance(heads, Sequence)):
         raise InvalidType(f"heads: expected a list of head indices, got {heads!r:.80}")
-    require_one_sequence([layer])
+    require_one_sequence([layer], "layer")
     shown = layer.head_indices if heads is None else heads
     with Checks() as checks:
         checks.that(len(shown) > 0, "heads: expected at least one head")

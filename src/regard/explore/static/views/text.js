@@ -183,6 +183,13 @@ class TextView {
     this.revealed = token ?? null;
   }
 
+  /** While a server sends a row, the tints stay: to remove thousands and to add others takes twice as long. @param {Map<HTMLElement, Look>} looks */
+  keepTints(looks) {
+    for (const [node, { attended, attending }] of this.looks) {
+      if (attended || attending) change(looks, node, { attended, attending });
+    }
+  }
+
   /** @param {import("#data/heads.js").BaseHead} head @param {Focus} focus @param {Map<HTMLElement, Look>} looks */
   paintHead(head, focus, looks) {
     const { layer, state } = this.view;
@@ -193,6 +200,7 @@ class TextView {
     for (const query of focus.queries) change(looks, queries[query], { [names[0]]: true });
     for (const key of focus.keys) change(looks, keys[key], { [names[1]]: true });
     const entries = entriesToDraw(head, queries.length, focus);
+    if (entries.loading) return this.keepTints(looks);
     const tint = (/** @type {number} */ weight, /** @type {number} */ largest) =>
       position(weight, state.scale, largest).toFixed(3);
     for (const { key, weight } of entries.out)
@@ -257,14 +265,12 @@ function tokenNode(text, index) {
  */
 function entriesToDraw(head, count, { queries, keys, cell }) {
   if (queries.length || keys.length) {
-    return {
-      rest: [],
-      out: queries.length ? head.rows(queries).entries : [],
-      in: keys.length && !cell ? head.columns(keys).entries : [],
-    };
+    const row = queries.length ? head.rows(queries) : { entries: [], loading: false };
+    const column = keys.length && !cell ? head.columns(keys) : { entries: [], loading: false };
+    return { rest: [], out: row.entries, in: column.entries, loading: row.loading || column.loading };
   }
-  if (count > MAX_TOKENS_AT_REST) return { rest: [], out: [], in: [] };
+  if (count > MAX_TOKENS_AT_REST) return { rest: [], out: [], in: [], loading: false };
   const rows = Array.from({ length: count }, (_, query) => head.row(query).entries);
   const strong = rows.flatMap((entries) => entries.filter(({ weight }) => weight >= MIN_WEIGHT_AT_REST));
-  return { rest: strongest(strong, 3 * count), out: [], in: [] };
+  return { rest: strongest(strong, 3 * count), out: [], in: [], loading: false };
 }
