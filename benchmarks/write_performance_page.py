@@ -15,10 +15,10 @@ RELATIVE, SPEEDUP = "time relative to ", "speedup over "
 
 TEXT = """# What measures cost
 
-Figures are median ratios, measured on two CPU cores with {capability} unless a section says otherwise: 8 heads of 64,
-4,096 queries and keys, float32. Both functions run alternately in one process. `python benchmarks/attention_measures.py` repeats the
-measurement, `python benchmarks/write_performance_page.py` writes this page, and `benchmarks/results` has the ratio of
-every round.
+Figures are median ratios, measured on two CPU cores with {capability}. Unless a section says otherwise, they are for 8
+heads of 64, 4,096 queries and keys, float32, and both functions run alternately in one process.
+`python benchmarks/attention_measures.py` repeats the measurement, `python benchmarks/write_performance_page.py` writes
+this page, and `benchmarks/results` has the ratio of every round.
 
 SDPA uses MKL for matrix products. Regard computes scores with oneDNN on AMD CPUs with AVX-512, where oneDNN takes half
 the time, and with MKL elsewhere; this machine used {matmul}. With MKL alone, the output with entropy and received took
