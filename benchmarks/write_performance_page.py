@@ -15,17 +15,18 @@ RELATIVE, SPEEDUP = "time relative to ", "speedup over "
 
 TEXT = """# What measures cost
 
-Medians of ratios, measured on two CPU cores with {capability}: 8 heads of 64, 4,096 queries and keys, float32; both
-functions run in turn in one process. `python benchmarks/attention_measures.py` measures again,
-`python benchmarks/write_performance_page.py` writes this page, and `benchmarks/results` has the ratio of every round.
+Figures are median ratios, measured on two CPU cores with {capability}. Unless a section says otherwise, they are for 8
+heads of 64, 4,096 queries and keys, float32, and both functions run alternately in one process.
+`python benchmarks/attention_measures.py` repeats the measurement, `python benchmarks/write_performance_page.py` writes
+this page, and `benchmarks/results` has the ratio of every round.
 
-SDPA multiplies with MKL. Regard computes scores with oneDNN on AMD CPUs with AVX-512, where it takes half the time, and
-with MKL elsewhere; this machine used {matmul}. With MKL alone, the output with entropy and received took {mkl:.2f}
-times as long as SDPA, with {matmul} {onednn:.2f} times.
+SDPA uses MKL for matrix products. Regard computes scores with oneDNN on AMD CPUs with AVX-512, where oneDNN takes half
+the time, and with MKL elsewhere; this machine used {matmul}. With MKL alone, the output with entropy and received took
+{mkl:.2f} times as long as SDPA; with {matmul}, it took {onednn:.2f} times as long.
 
 ## Measures in one pass with the output
 
-SDPA (`scaled_dot_product_attention`) computes the output alone. Dense PyTorch computes scores, softmax, output and the
+SDPA (`scaled_dot_product_attention`) computes only the output. Dense PyTorch computes scores, softmax, output and the
 same measures, and holds the matrix of 537 MB. "Four" is entropy, received, max and mean_distance in one pass.
 
 | measure | time relative to SDPA (lower is better) | speedup over dense PyTorch (higher is better) |
@@ -38,7 +39,7 @@ same measures, and holds the matrix of 537 MB. "Four" is entropy, received, max 
 |---|---|---|
 {relative}
 
-A window takes twice as long for twice as many keys: its cost is linear.
+A window takes about twice as long for twice as many keys: its cost is linear.
 
 | | compared with | speedup (higher is better) |
 |---|---|---|
@@ -46,8 +47,8 @@ A window takes twice as long for twice as many keys: its cost is linear.
 
 ## Memory
 
-Peak memory above the inputs in MB (lower is better): output with entropy and received, 8 heads. The last column is the
-size of the weight matrix, which is not stored.
+Peak memory above the inputs in MB (lower is better), for the output with entropy and received of 8 heads. The last
+column is the size of the weight matrix, which is not stored.
 
 | keys | forward | forward and backward | weight matrix |
 |---|---|---|---|
@@ -55,11 +56,11 @@ size of the weight matrix, which is not stored.
 
 ## On a GPU
 
-Regard has no GPU kernels of its own: `attend` without measures is SDPA, and measures are computed in blocks of rows by
-PyTorch operations, in float32. Their memory is linear, but they take longer than dense PyTorch, above all in bfloat16.
+Regard has no GPU kernels yet: `attend` without measures is SDPA, and PyTorch operations compute measures in blocks of
+rows, in float32. Their memory is linear, but they take longer than dense PyTorch, above all in bfloat16.
 Time relative to SDPA's output alone (lower is better), {gpu}, batch 1, {gpu_heads} heads of {gpu_head_dim}:
 
-| dtype | keys | output | output, entropy and received | dense PyTorch, the same answers |
+| dtype | keys | output | output, entropy and received | dense PyTorch, the same results |
 |---|---|---|---|---|
 {gpu_attend}
 
@@ -79,16 +80,16 @@ Results differ from float64 on the CPU by at most {gpu_errors}, relative to the 
 ## The explorer
 
 12 layers of 12 heads in headless Chromium on two CPU cores with AVX-512, in milliseconds (lower is better): time until
-the first matrix is drawn, response to a pointer on a cell, and time per frame while the matrix is zoomed
-(`python benchmarks/explorer.py`). BertViz shows the same weights in the same browser; its pages load libraries from the
-network, here from the disk.
+the first matrix is drawn, response time when the pointer moves to a cell, and time per frame during zooming
+(`python benchmarks/explorer.py`). BertViz shows the same weights in the same browser. Its pages normally load libraries
+from the network; here they load from disk.
 
 | tokens | | MB | first picture | pointer | frame |
 |---|---|---|---|---|---|
 {explorer}
 
-Writing the page of 4,096 tokens takes {writing:.1f} times as long as the forward pass of BERT base. Its memory above
-the recording: {writing_memory} tokens.
+Writing the page of 4,096 tokens takes {writing:.1f} times as long as the forward pass of BERT base. Its peak memory
+above the recording is {writing_memory} tokens.
 """
 
 

@@ -24,8 +24,8 @@ CAPTIONS = {"sagan": "SAGAN: one generated image per class; below it, the attent
 HEADER = """\
 # Results
 
-Results of the recipes in this repository, next to published ones or those of a peer library. The command in the last
-column reproduces a row; `docs/results` holds the values of each seed, the commit and the machine.
+Results of the recipes in this repository, with published results or those of another library for comparison. The
+command in the last column reproduces the row; `docs/results` holds the values of each seed, the commit and the machine.
 
 | experiment | result | published or peer result | command |
 |---|---|---|---|
