@@ -150,7 +150,7 @@ def test_a_layer_that_there_is_not_is_named():
     layers = recorded(regard.weights(x, x)).layers
     with pytest.raises(InvalidArgument, match=r"unknown layer 'encoder.1', did you mean 'encoder.0'\?; known"):
         assert layers["encoder.1"]
-    with pytest.raises(InvalidArgument, match=r"below 0, the layers of .* of kind 'cross' \(it has 1 layers: 1"):
+    with pytest.raises(InvalidArgument, match=r"there are no layers in .* of kind 'cross' \(it has 1 layers: 1"):
         assert layers.cross[0]
     assert layers["encoder"] is layers[0]
     assert repr(recorded(regard.weights(x, x))) == "Recording('a title', model_name='a model', 1 layers: 1 encoder)"
