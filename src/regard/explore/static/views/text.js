@@ -23,6 +23,7 @@ const MAX_ARCS = 24; // in each direction; the tint shows the rest
 const MAX_LINES = 2; // one text that would take more, or two that would take two each, become columns
 const MAX_TOKENS_IN_COLUMN = 48; // a longer text runs on, and scrolls
 const MAX_TITLE = 400; // characters of a token that was shortened
+const TINTS = 20; // the eye cannot distinguish more, and a token whose tint stays the same is not styled again
 
 /** @type {Look} */
 const AT_REST = {
@@ -201,8 +202,10 @@ class TextView {
     for (const key of focus.keys) change(looks, keys[key], { [names[1]]: true });
     const entries = entriesToDraw(head, queries.length, focus);
     if (entries.loading) return this.keepTints(looks);
-    const tint = (/** @type {number} */ weight, /** @type {number} */ largest) =>
-      position(weight, state.scale, largest).toFixed(3);
+    const tint = (/** @type {number} */ weight, /** @type {number} */ largest) => {
+      const level = Math.round(position(weight, state.scale, largest) * TINTS);
+      return level ? (level / TINTS).toFixed(2) : "";
+    };
     for (const { key, weight } of entries.out)
       change(looks, keys[key], { attended: tint(weight, entries.out[0].weight) });
     for (const { query, weight } of entries.in)
