@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.errors import InvalidType
 from regard.explore.pack import pack
-from regard.explore.static_files import hash_of, module_scripts, static, style_sheet
+from regard.explore.static_files import hash_of, inert_json, module_scripts, static, style_sheet
 from regard.files import atomic_write
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def render_html(header: Mapping[str, Any], blocks: Sequence[bytes], connect: str
         "title": html.escape(header["title"] or header["model"]),
         "style": style,
         "modules": _deflated(json.dumps(scripts)),
-        "recording": _inert(header),
+        "recording": inert_json(header),
         "blocks": "\n".join(map(_block, range(len(blocks)), blocks)),
         "boot": boot,
     }
@@ -123,8 +123,3 @@ def _block(number: int, data: bytes) -> str:
 
 def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
-
-
-def _inert(value: Mapping[str, Any]) -> str:
-    """Write JSON in which no character can end the script element that holds it; lone surrogates stay escaped."""
-    return json.dumps(value).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

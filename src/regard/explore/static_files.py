@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 from functools import lru_cache
 from importlib.resources import files
@@ -50,6 +51,11 @@ def module_scripts(entry: str) -> dict[str, str]:
     developer tools show the script as ``regard/NAME``.
     """
     return {name: _script(name, source) for name, source in module_sources(entry).items()}
+
+
+def inert_json(value: object) -> str:
+    """JSON in which no character can end the script element that holds it; lone surrogates stay escaped."""
+    return json.dumps(value).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 @lru_cache(maxsize=256)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections import Counter
@@ -12,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regard.explore.static_files import hash_of, module_scripts, style_sheet
+from regard.explore.static_files import hash_of, inert_json, module_scripts, style_sheet
 from regard.explore.token_labels import token_labels
 from regard.explore.trace_figures import figure_html, filled_html
 from regard.explore.trace_numbers import TraceNumbers, page_numbers
@@ -108,7 +107,7 @@ def trace_html(trace: Trace, *, head: int | None = None, query: int | str | None
 </div>
 </main>
 <footer><p>{LEGEND}</p></footer>
-<script type="application/json" id="trace">{_inert(data)}</script>
+<script type="application/json" id="trace">{inert_json(data)}</script>
 {"".join(f"<script>{script}</script>" for script in scripts)}
 </body>
 </html>
@@ -160,11 +159,6 @@ def _opening(trace: Trace, numbers: TraceNumbers, selection: TraceSelection) -> 
     if features < all_features:
         sentences.append(f"The page contains the first {features} of {all_features:,} features of the model.")
     return " ".join(sentences)
-
-
-def _inert(value: object) -> str:
-    """JSON in which no character can end the script element that holds it."""
-    return json.dumps(value).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _formulas_html(formulas: Sequence[str]) -> str:

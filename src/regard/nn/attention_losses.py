@@ -37,7 +37,7 @@ def entropy_loss(
         InvalidArgument: If both bounds are None, floor is above ceiling, or row_weights has a wrong shape.
         InvalidType: If weights is not a weight matrix.
 
-    Reference: Zhai et al. 2023, "Stabilizing Transformer Training by Preventing Attention Entropy Collapse", section 3.
+    Reference: Zhai et al. 2023, "Stabilizing Transformer Training by Preventing Attention Entropy Collapse".
 
     Examples:
         >>> import regard, torch
@@ -69,7 +69,7 @@ def alignment_loss(
         InvalidArgument: If targets or row_weights has a wrong shape, or a target is not the index of a key.
         InvalidType: If weights is not a weight matrix, or targets are not integers.
 
-    Reference: Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer Models", section 3.3.
+    Reference: Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer Models".
 
     Examples:
         >>> import regard, torch

@@ -68,6 +68,11 @@ export class Layer {
     return this.heads !== null;
   }
 
+  /** Whether the first row of a thumbnail has masked blocks. */
+  get isMasked() {
+    return this.thumbnails.some((map) => map.values.some((_, index) => Number.isNaN(map.at(0, index))));
+  }
+
   /** The share of attention on each segment of the text; null while they are loading. @returns {Segment[] | null} */
   requestSegments() {
     return this.segments;

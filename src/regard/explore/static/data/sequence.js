@@ -30,6 +30,17 @@ export class Sequence {
     this.labels = display.map((text, index) => (continues(words, index) ? "·" : "") + shorten(text));
     /** @type {WordSequence | null} */
     this.cachedWords = null;
+    /** @type {Set<string> | null} */
+    this.cachedRepeated = null;
+  }
+
+  /** The labels that more than one token has. @returns {Set<string>} */
+  get repeated() {
+    if (!this.cachedRepeated) {
+      const seen = new Set();
+      this.cachedRepeated = new Set(this.labels.filter((label) => seen.size === seen.add(label).size));
+    }
+    return this.cachedRepeated;
   }
 
   /** The same text in words. @returns {WordSequence} */

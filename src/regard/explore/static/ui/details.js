@@ -44,12 +44,12 @@ function panels(view, head) {
 }
 
 /** @param {View} view @param {Head} head @param {number[]} queries @param {number | null} chosen */
-function rowPanel({ queries: texts, keys }, head, queries, chosen) {
+function rowPanel({ unit, queries: texts, keys }, head, queries, chosen) {
   const ranked = head.rows(queries);
   const items = ranked.entries
     .slice(0, LENGTH)
-    .map((entry) => item(keys.labels[entry.key], entry, "out", { isChosen: entry.key === chosen }));
-  const title = [named(texts, queries), queries.length > 1 ? " attend to, on average" : " attends to"];
+    .map((entry) => item(tokenName(keys, entry.key), entry, "out", { isChosen: entry.key === chosen }));
+  const title = [named(texts, queries, unit.name), queries.length > 1 ? " attend to, on average" : " attends to"];
   return panel(title, items, { ranked });
 }
 
@@ -58,8 +58,11 @@ function columnPanel({ unit, layer, queries, keys: texts }, head, keys, chosen) 
   const ranked = head.columns(keys);
   const items = ranked.entries
     .slice(0, LENGTH)
-    .map((entry) => item(queries.labels[entry.query], entry, "in", { isChosen: entry.query === chosen }));
-  const title = [named(texts, keys), keys.length > 1 ? " together are attended to by" : " is attended to by"];
+    .map((entry) => item(tokenName(queries, entry.query), entry, "in", { isChosen: entry.query === chosen }));
+  const title = [
+    named(texts, keys, unit.name),
+    keys.length > 1 ? " together are attended to by" : " is attended to by",
+  ];
   const hidden = unit.hidden(layer);
   const isHidden = keys.every((key) => hidden[key]);
   return panel(title, items, {
@@ -131,26 +134,33 @@ function restHints(ranked, count, preposition) {
   return hints;
 }
 
-/** @param {string} title @param {{weight: number, error: number}} weight @param {"out" | "in"} direction @param {{isChosen?: boolean, format?: typeof formatWeight}} options */
+/** The name of a token, with its position where the text has another with the same name. @param {Sequence} text @param {number} index */
+function tokenName(text, index) {
+  const name = element("span", {}, text.labels[index]);
+  if (text.repeated.has(text.labels[index])) name.dataset.position = String(index);
+  return name;
+}
+
+/** @param {string | Node} title @param {{weight: number, error: number}} weight @param {"out" | "in"} direction @param {{isChosen?: boolean, format?: typeof formatWeight}} options */
 function item(title, { weight, error }, direction, { isChosen = false, format = formatWeight } = {}) {
   const name = element("span", { class: "name", dir: "auto" }, title);
   const value = element("span", { class: "value" }, format(weight, error));
   return element("li", { class: isChosen ? "chosen" : "" }, name, bar(weight, direction), value);
 }
 
-/** @param {Sequence} text @param {number[]} chosen */
-function named(text, chosen) {
-  return element("b", { dir: "auto" }, nameOf(text, chosen));
+/** @param {Sequence} text @param {number[]} chosen @param {string} unit */
+function named(text, chosen, unit) {
+  return element("b", { dir: "auto" }, nameOf(text, chosen, unit));
 }
 
-/** @param {Sequence} text @param {number[]} chosen */
-function nameOf({ labels }, chosen) {
+/** @param {Sequence} text @param {number[]} chosen @param {string} unit  "token" or "word". */
+function nameOf({ labels }, chosen, unit) {
   const names = chosen.slice(0, MAX_NAMED).map((index) => labels[index]);
-  return names.join(" ") + (chosen.length > MAX_NAMED ? ` … (${chosen.length} tokens)` : "");
+  return names.join(" ") + (chosen.length > MAX_NAMED ? ` … (${chosen.length} ${unit}s)` : "");
 }
 
 /** What a screen reader says of the focus. @param {View} view @param {Head} head */
-function describeFocus({ state, layer, queries: texts, keys: keyTexts }, head) {
+function describeFocus({ state, layer, unit, queries: texts, keys: keyTexts }, head) {
   const { queries, keys, cell } = focusedCells(layer, state);
   if (cell) return describeCell(head, texts, keyTexts, queries[0], keys[0]);
   const sentences = [];
@@ -162,11 +172,13 @@ function describeFocus({ state, layer, queries: texts, keys: keyTexts }, head) {
       .join(", ") || "nothing";
   const [row, column] = [queries.length ? head.rows(queries) : null, keys.length ? head.columns(keys) : null];
   if (row && !row.loading) {
-    sentences.push(`${nameOf(texts, queries)} attends to ${list(row.entries, ({ key }) => keyTexts.labels[key])}.`);
+    sentences.push(
+      `${nameOf(texts, queries, unit.name)} attends to ${list(row.entries, ({ key }) => keyTexts.labels[key])}.`,
+    );
   }
   if (column && !column.loading) {
     const by = list(column.entries, ({ query }) => texts.labels[query]);
-    sentences.push(`${nameOf(keyTexts, keys)} is attended to by ${by}.`);
+    sentences.push(`${nameOf(keyTexts, keys, unit.name)} is attended to by ${by}.`);
   }
   return sentences.join(" ");
 }

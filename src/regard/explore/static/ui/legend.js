@@ -58,7 +58,7 @@ export function mountLegend(place, recording, store) {
     drawScale(scale, state);
     unit.textContent = unitOf(state.scale, heads);
     block.textContent = describeBlocks(layer);
-    masked.hidden = !layer.thumbnails.some((map) => map.values.some((_, index) => Number.isNaN(map.at(0, index))));
+    masked.hidden = !layer.isMasked;
   };
   store.subscribe(draw);
   recording.thumbnailsLoaded.then(() => draw(store.get()));
