@@ -209,6 +209,15 @@ def test_the_numbers_are_listed_strongest_first(open_page, recording):
     assert page.locator(".panel h3").text_content() == "war attends to"
 
 
+def test_only_repeated_tokens_are_listed_with_their_positions(open_page, make_recording):
+    page = open_page(make_recording(decoders=0, source=("▁it", "▁is", "▁it", "</s>")), "#token=source.1")
+    names = page.locator(".panel").first.locator(".name > span")
+    listed = names.evaluate_all("nodes => nodes.map(node => [node.textContent, node.dataset.position ?? ''])")
+    assert sorted(listed) == [["</s>", ""], ["is", ""], ["it", "0"], ["it", "2"]]
+    shown = names.evaluate_all("nodes => nodes.map(node => getComputedStyle(node, '::after').content)")
+    assert sorted(shown) == ['"0"', '"2"', "none", "none"]
+
+
 @pytest.mark.parametrize(("length", "width"), [(8, 1280), (30, 400)])
 def test_arcs_end_at_their_tokens(open_page, make_recording, length, width):
     words = tuple(f"▁word{index}" for index in range(length))
