@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from pairwise import pairwise, sampled
+from helpers.pairwise import pairwise, sampled
 
 AXES = ["abcd", [1, 2, 3], [True, False], [None, 0.5, 1.0], ["x"]]
 

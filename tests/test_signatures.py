@@ -65,7 +65,7 @@ def hints():
 
 
 def call_ops():
-    from ops.rules import SCORES, masks, measures
+    from helpers.ops.cases import SCORES, masks, measures
     from regard.ops import attend, dropout, weights
     from regard.ops.masks import Causal, Window
     from regard.ops.measures import (

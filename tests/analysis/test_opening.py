@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import regard
-from pipelines.writer import trained_writer
+from helpers.char_model import trained_writer
 from regard.analysis import Layer, Recording, head_scores
 from regard.analysis.opening import MAX_QUERIES, opening_head, opening_token
 from regard.errors import InvalidArgument

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import save_file
 
 import regard
-from analysis.recorded import changed, layer, recorded, rules, same
-from ops.rules import SCORES, masks
+from helpers.ops.cases import SCORES, masks
+from helpers.recordings import changed, layer, recorded, rules, same
 from regard.analysis import Layer, Recording
 from regard.errors import InvalidArgument, InvalidFile, StaleView
 from regard.pipelines import Translator

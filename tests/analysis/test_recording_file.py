@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import regard
-from analysis.recorded import changed, recorded, rules, same
-from ops.rules import SCORES, masks
+from helpers.ops.cases import SCORES, masks
+from helpers.recordings import changed, recorded, rules, same
 from regard.analysis import Layer, Recording
 from regard.errors import InvalidArgument, InvalidFile
 from regard.ops.masks import Mask

@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers as hf
 
-from models.huggingface.theirs import BERTS, bert
+from helpers.transformers_models import BERTS, bert
 from regard.text.tokenizer import Tokenizer, train_bpe
 
 ENGLISH = ["a good film", "it is bad, really bad", "good, good and good"]

@@ -10,7 +10,7 @@ import pytest
 import sacrebleu
 import torch
 
-from pipelines.writer import LINE, trained_writer
+from helpers.char_model import LINE, trained_writer
 from regard.errors import InvalidType
 from regard.metrics.generation import generation_metrics
 from regard.models import Bert, BertConfig, save_model

@@ -10,12 +10,11 @@ from itertools import pairwise
 import pytest
 import torch
 
-from cli.conftest import SENTENCES
-from models.huggingface.theirs import gpt2, llama, marian
+from helpers.sentencepiece_models import write_marian
+from helpers.transformers_models import gpt2, llama, marian
 from regard.models import RNNSearch, RNNSearchConfig, save_model
 from regard.pipelines import Translator
 from regard.text.tokenizer import train_bpe, train_char, train_translation_bpe
-from text.pieces import write_marian
 
 TEXTS = ["the cat sat on the mat", "where is the station?"]
 
@@ -31,7 +30,7 @@ def opus(tmp_path):
 def recurrent(tmp_path_factory):
     """The folder of an RNNsearch with random weights."""
     folder = tmp_path_factory.mktemp("recurrent")
-    tokenizer = train_translation_bpe(SENTENCES, vocab_size=300)
+    tokenizer = train_translation_bpe(["the cat sat on the mat", "wo ist der Bahnhof?"], vocab_size=300)
     torch.manual_seed(0)
     save_model(folder, RNNSearch(RNNSearchConfig(tokenizer.vocab_size, d_model=16, hidden_size=16)), tokenizer)
     return folder

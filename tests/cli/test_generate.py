@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pipelines.writer import trained_writer
+from helpers.char_model import trained_writer
 from regard.models import save_model
 
 

@@ -8,10 +8,10 @@ import pytest
 import transformers as hf
 from PIL import Image
 
-from pipelines.writer import trained_writer
+from helpers.char_model import trained_writer
+from helpers.model_zoo.families import IMAGE
 from regard.analysis.head_scores import HEAD_SCORES
 from regard.models import save_model
-from watching.families import IMAGE
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,13 @@ import torch
 import transformers as hf
 from typer.main import get_command
 
-from pipelines.writer import trained_writer
+from helpers.char_model import trained_writer
+from helpers.transformers_models import T5, tokenizer
 from regard.cli.main import app
 from regard.cli.models import load_any, resolve_dtype
 from regard.generation import beam_search
 from regard.generation.sampling import SamplingParams
 from regard.models import save_model
-from watching.test_transformers_model import T5, tokenizer
 
 RUNS_A_MODEL = ["show", "heads", "steps", "translate", "generate", "classify", "fill-mask"]
 

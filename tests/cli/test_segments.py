@@ -13,9 +13,9 @@ import transformers as hf
 from PIL import Image
 from tokenizers import decoders, models, pre_tokenizers
 
+from helpers.model_zoo.families import IMAGE
 from regard.analysis import segment_attention
 from regard.pipelines import TextEncoder, Translator
-from watching.families import IMAGE
 
 TEXT = "The small cat sleeps."
 CHAT = "<|im_start|>system\nBe nice.<|im_end|>\n<|im_start|>user\nHi!<|im_end|>\n<|im_start|>assistant\nYes."

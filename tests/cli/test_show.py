@@ -15,12 +15,12 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import regard as library
-from pipelines.writer import trained_writer
+from helpers.char_model import trained_writer
+from helpers.model_zoo.families import IMAGE
+from helpers.transformers_models import T5, tokenizer
 from regard.analysis import word_weights
 from regard.generation.state import Hypothesis
 from regard.models import save_model
-from watching.families import IMAGE
-from watching.test_transformers_model import T5, tokenizer
 
 
 def test_translation_table_and_page(regard, model, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import regard as library
-from pipelines.writer import trained_writer
+from helpers.char_model import trained_writer
 from regard.explore.trace_html import trace_html
 from regard.models import save_model
 

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 import regard
-from explore import serving
-from explore.comparison_cases import TOKENS_A, TOKENS_B, encoder_recording
+from helpers.explore import serving
+from helpers.explore.axe import axe  # noqa: F401 - a fixture
+from helpers.explore.comparison_cases import TOKENS_A, TOKENS_B, encoder_recording
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
 from regard.explore.html_page import write_html

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
 import regard
-from explore.page_actions import settle
-from explore.test_javascript import missing
+from helpers.explore.axe import FOUND
+from helpers.explore.page_actions import settle
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
 
 pytestmark = pytest.mark.browser
-
-AXE = Path(__file__).parent / "js/node_modules/axe-core/axe.min.js"
-FOUND = """async () => (await axe.run(document, {resultTypes: ["violations"]})).violations
-    .filter(({impact}) => ["serious", "critical"].includes(impact))
-    .map(({id, nodes}) => [id, nodes.map(({target, failureSummary}) => [target.join(" "), failureSummary])])"""
-
-
-@pytest.fixture(scope="module")
-def axe() -> str:
-    if not AXE.exists():
-        missing(f"there is no axe-core: `npm ci --prefix {AXE.parents[2]}` installs it")
-    return AXE.read_text("utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from explore.serving import served
-from explore.test_javascript import HERE, missing
+from helpers.explore.javascript import HERE, missing
+from helpers.explore.serving import served
 from regard.analysis.opening import opening_head
 from regard.explore import static_files
 

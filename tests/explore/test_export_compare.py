@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 import pytest
 
 import regard
-from explore.comparison_cases import PAIRS, TOKENS_A, TOKENS_B, encoder_recording, exact_weights
-from explore.saved_files import SVG, bars, boxes_of, rows_of, saved, texts
+from helpers.explore.comparison_cases import PAIRS, TOKENS_A, TOKENS_B, encoder_recording, exact_weights
+from helpers.explore.saved_files import SVG, bars, boxes_of, rows_of, saved, texts
 from regard.explore.html_page import write_html
 
 pytestmark = pytest.mark.browser

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import regard
-from explore.page_actions import layer_of, settle
-from explore.saved_files import SVG, bars, boxes_of, saved, texts
+from helpers.explore.page_actions import layer_of, settle
+from helpers.explore.saved_files import SVG, bars, boxes_of, saved, texts
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import regard
-from explore.page_actions import settle, spoken, token
+from helpers.explore.page_actions import settle, spoken, token
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
 

@@ -9,7 +9,7 @@ import torch
 from playwright.sync_api import expect
 
 import regard
-from explore.page_actions import (
+from helpers.explore.page_actions import (
     arcs,
     as_shown,
     choose,

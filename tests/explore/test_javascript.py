@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -12,18 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from helpers.explore.javascript import HERE, missing
 from regard.explore.static_files import module_sources
 
-HERE = Path(__file__).parent / "js"
 STATIC = Path(__file__).parents[2] / "src/regard/explore/static"
 OLDEST = 20
-
-
-def missing(what: str) -> None:
-    """Skip a check, and say why; in continuous integration it has failed."""
-    if os.environ.get("CI"):
-        pytest.fail(f"CI is set, so the checks of the page's JavaScript must run, but {what}")
-    pytest.skip(what)
 
 
 @pytest.fixture(scope="module")

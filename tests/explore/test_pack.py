@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import regard
-from explore.page_cases import LONG, claim_weights, one_layer, random_weights
-from explore.page_reader import read_layer, read_page
+from helpers.explore.page_cases import LONG, claim_weights, one_layer, random_weights
+from helpers.explore.page_reader import read_layer, read_page
 from regard.analysis.head_scores import head_scores
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording

@@ -18,8 +18,8 @@ from safetensors.numpy import load
 from typing_extensions import NotRequired, get_type_hints
 
 import regard
-from explore.page_cases import PRECISION, decimals, long_weights, one_layer, random_weights
-from explore.page_reader import integers, read_layer, read_page
+from helpers.explore.page_cases import PRECISION, decimals, long_weights, one_layer, random_weights
+from helpers.explore.page_reader import integers, read_layer, read_page
 from regard.analysis.recording import Recording
 from regard.explore import page_format
 from regard.explore.html_page import static, to_html, write_html

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import regard
-from explore import serving
-from explore.displayed_weights import assert_printed, displayed_weights
-from explore.page_actions import settle
+from helpers.explore import serving
+from helpers.explore.displayed_weights import assert_printed, displayed_weights
+from helpers.explore.page_actions import settle
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
 from regard.explore.html_page import write_html

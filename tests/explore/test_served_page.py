@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from explore.page_actions import settle, token
-from explore.serving import served
+from helpers.explore.page_actions import settle, token
+from helpers.explore.serving import served
 from regard.analysis.head_scores import head_scores
 
 

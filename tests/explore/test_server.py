@@ -18,7 +18,7 @@ import safetensors.numpy
 import torch
 
 import regard
-from explore.serving import get, served
+from helpers.explore.serving import get, served
 from regard.analysis.head_scores import HEAD_SCORES, head_scores
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import regard
-from explore.page_cases import (
+from helpers.explore.page_cases import (
     LONG,
     PRECISION,
     assert_stored,
@@ -20,7 +20,7 @@ from explore.page_cases import (
     random_weights,
     twelve_layers,
 )
-from explore.page_reader import StoredLayer, ranked, read_layer, read_thumbnails
+from helpers.explore.page_reader import StoredLayer, ranked, read_layer, read_thumbnails
 from regard.explore.html_page import to_html
 from regard.explore.pack import pack
 from regard.explore.sketch import MAX_LEVEL_SIZE, MAX_MAP_SIZE, MAX_VALUES, THUMBNAIL, SketchPlan, plan_sketches

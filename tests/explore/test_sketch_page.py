@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import regard
-from explore.page_actions import arcs, as_shown, layer_of, point_at, settle, spoken, token, values
+from helpers.explore.page_actions import arcs, as_shown, layer_of, point_at, settle, spoken, token, values
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import regard
-from explore.traces import TRACES, tables_of, translator
+from helpers.explore.traces import TRACES, tables_of, translator
 from regard.errors import InvalidArgument, InvalidFile
 from regard.explore import trace_numbers
 from regard.explore.trace_html import trace_html, write_trace_html

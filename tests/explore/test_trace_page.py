@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from explore.test_accessibility import FOUND, axe  # noqa: F401 - a fixture
-from explore.traces import SOURCE, TRACES, translator
+from helpers.explore.axe import FOUND
+from helpers.explore.traces import SOURCE, TRACES, translator
 from regard.explore.trace_html import write_trace_html
 
 pytestmark = pytest.mark.browser
@@ -178,7 +178,7 @@ def test_colors_follow_the_theme(open_trace):
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 400)])
-def test_nothing_serious_is_wrong_for_assistive_technology(open_trace, axe, theme, width):  # noqa: F811
+def test_nothing_serious_is_wrong_for_assistive_technology(open_trace, axe, theme, width):
     page = open_trace(TRACES["decoder.0"](), color_scheme=theme, width=width)
     page.evaluate(axe)
     for name in ("embedding", "query", "mask", "softmax", "output"):

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import regard
-from explore.displayed_weights import assert_printed
-from explore.page_actions import layer_of, point_at
-from explore.saved_files import pages_of, rows_of, saved
-from explore.serving import served
+from helpers.explore.displayed_weights import assert_printed
+from helpers.explore.page_actions import layer_of, point_at
+from helpers.explore.saved_files import pages_of, rows_of, saved
+from helpers.explore.serving import served
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
 from regard.explore import pack

@@ -11,8 +11,8 @@ import torch
 from playwright.sync_api import expect
 
 import regard
-from explore.comparison_cases import PAIRS, TOKENS_A, TOKENS_B, encoder_recording, exact_weights, stored_weights
-from explore.displayed_weights import assert_printed, displayed_weights
+from helpers.explore.comparison_cases import PAIRS, TOKENS_A, TOKENS_B, encoder_recording, exact_weights, stored_weights
+from helpers.explore.displayed_weights import assert_printed, displayed_weights
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument, InvalidType

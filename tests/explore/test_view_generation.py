@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import regard
-from explore.page_actions import layer_of, settle, token
+from helpers.explore.page_actions import layer_of, settle, token
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import regard
-from explore.displayed_weights import assert_printed
-from explore.page_actions import layer_of, point_at
+from helpers.explore.displayed_weights import assert_printed
+from helpers.explore.page_actions import layer_of, point_at
 from regard.analysis import rollout
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording

@@ -15,9 +15,9 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import regard
-from explore.displayed_weights import assert_printed
-from explore.page_actions import point_at, settle
-from explore.serving import served
+from helpers.explore.displayed_weights import assert_printed
+from helpers.explore.page_actions import point_at, settle
+from helpers.explore.serving import served
 from regard.analysis.layer import Layer
 from regard.analysis.recording import MAX_IMAGE_BYTES, Recording
 from regard.analysis.recording_file import checksum

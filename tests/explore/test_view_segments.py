@@ -10,9 +10,9 @@ import torch
 from playwright.sync_api import expect
 
 import regard
-from explore.page_actions import layer_of, settle
-from explore.saved_files import rows_of, saved
-from explore.serving import get, served
+from helpers.explore.page_actions import layer_of, settle
+from helpers.explore.saved_files import rows_of, saved
+from helpers.explore.serving import get, served
 from regard.analysis import segment_attention
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording

@@ -11,8 +11,8 @@ import torch
 from playwright.sync_api import expect
 
 import regard
-from explore.page_actions import layer_of, settle, token
-from explore.serving import served
+from helpers.explore.page_actions import layer_of, settle, token
+from helpers.explore.serving import served
 from regard.analysis import align, word_weights
 from regard.pipelines import Translator
 

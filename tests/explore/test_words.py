@@ -10,7 +10,7 @@ import torch
 from playwright.sync_api import expect
 
 import regard
-from explore.page_actions import arcs, layer_of, number_of, point_at, token
+from helpers.explore.page_actions import arcs, layer_of, number_of, point_at, token
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
 from regard.ops.measures import GroupPool

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models.huggingface.theirs import gpt2, llama
+from helpers.transformers_models import gpt2, llama
 from regard.errors import InvalidArgument, InvalidType
 from regard.generation import beam_search, greedy, sample
 from regard.models import GPT, Bert, BertConfig, GPTConfig, load_model

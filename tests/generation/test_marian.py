@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from generation.conftest import draw_sources
-from generation.marian import with_weights_of
+from helpers.marian_reference import with_weights_of
+from helpers.small_translators import draw_sources
 from regard.generation import beam_search, greedy
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from pairwise import everything
+from helpers.pairwise import everything
 from regard.models import GPT, Bert, BertConfig, GPTConfig
 from regard.nn import MultiHeadAttention
 from regard.ops.masks import Causal, Padding

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from pairwise import pairwise
+from helpers.pairwise import pairwise
 from regard.errors import InvalidArgument
 from regard.ops import attend
 from regard.ops.kernels.dispatch import KERNELS

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from ops.rules import SCORES, masks, measures
-from ops.small import TOKENS, Attention, tensors
-from pairwise import pairwise, sampled
+from helpers.ops.cases import SCORES, masks, measures
+from helpers.ops.tiny_attention import TOKENS, Attention, tensors
+from helpers.pairwise import pairwise, sampled
 from regard.ops import attend, weights
 from regard.ops.indexing import SelectCells
 from regard.ops.kernels.base import KernelInputs

@@ -12,10 +12,10 @@ from functorch.compile import make_boxed_func, min_cut_rematerialization_partiti
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 
-from ops.definition import definition
-from ops.rules import SCORES, allowed, masks, measures
-from ops.small import TOKENS
-from pairwise import everything, pairwise
+from helpers.ops.cases import SCORES, allowed, masks, measures
+from helpers.ops.dense_reference import definition
+from helpers.ops.tiny_attention import TOKENS
+from helpers.pairwise import everything, pairwise
 from regard.ops import attend, weights
 from regard.ops.kernels import sparse
 from regard.ops.masks import Causal

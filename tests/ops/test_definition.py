@@ -21,8 +21,8 @@ from transformers.models.gpt_oss import modeling_gpt_oss
 from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.models.wav2vec2_bert.modeling_wav2vec2_bert import Wav2Vec2BertSelfAttention
 
-from ops import definition as d
-from ops.rules import MASKS, allowed
+from helpers.ops import dense_reference as d
+from helpers.ops.cases import MASKS, allowed
 
 BATCH, HEADS, QUERIES, KEYS, DIM = 2, 4, 9, 14, 8
 SHAPE = BATCH, HEADS, QUERIES, KEYS

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops.definition import ADDED_ONE_BY_ONE, definition
-from ops.rules import SCORES, allowed, masks, measures
+from helpers.ops.cases import SCORES, allowed, masks, measures
+from helpers.ops.dense_reference import ADDED_ONE_BY_ONE, definition
 from regard.analysis import rollout
 from regard.ops import attend, weights
 from regard.ops.kernels import blocks, sparse

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ops.rules import Total, allowed, masks
-from pairwise import pairwise
+from helpers.ops.cases import Total, allowed, masks
+from helpers.pairwise import pairwise
 from regard.ops import attend
 from regard.ops.indexing import SelectCells
 from regard.ops.kernels import blocks, sparse

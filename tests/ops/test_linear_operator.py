@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.sparse.linalg import svds
 
-from ops.rules import masks
+from helpers.ops.cases import masks
 from regard.errors import InvalidArgument, InvalidType
 from regard.ops import weight_matrix, weights
 from regard.ops.masks import Causal

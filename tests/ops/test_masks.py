@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops.rules import allowed, masks
+from helpers.ops.cases import allowed, masks
 from regard.errors import InvalidArgument, InvalidType
 from regard.ops import attend, weights
 from regard.ops.masks import Causal, Documents, Neighbours, Padding, Spans, Window, as_mask, to_dense

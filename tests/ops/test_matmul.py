@@ -9,8 +9,8 @@ import torch
 from torch.func import jvp as func_jvp
 from torch.func import vmap
 
-from ops.rules import SCORES, masks, measures
-from pairwise import pairwise, sampled
+from helpers.ops.cases import SCORES, masks, measures
+from helpers.pairwise import pairwise, sampled
 from regard.ops import attend, matmul
 from regard.ops.kernels import blocks
 

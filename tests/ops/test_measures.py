@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ops import rules
+from helpers.ops import cases
 from regard.errors import InvalidArgument, InvalidType
 from regard.ops import attend, masks, weights
 from regard.ops.masks import Causal, DenseMask, MaskMod, to_dense
@@ -29,20 +29,20 @@ def _with_parts(rule, base):
 
 
 def test_the_kernels_are_tested_with_every_builtin_rule():
-    measures = {type(measure) for measure in rules.measures(5, 5).values()}
+    measures = {type(measure) for measure in cases.measures(5, 5).values()}
     public = {cls for cls in registered(Measure).values() if cls.builtin}
     assert public - {KLDivergence} <= measures  # a divergence needs another matrix
-    scores = [case.rule(case.tensors(2, 5, 5, 4)) for case in rules.SCORES.values()]
+    scores = [case.rule(case.tensors(2, 5, 5, 4)) for case in cases.SCORES.values()]
     tested = set().union(*(_with_parts(ScaledDotProduct() if each is None else each, Score) for each in scores))
     assert set(builtin_classes(Score)) <= tested
     kinds = {cls for _, cls in inspect.getmembers(masks, inspect.isclass) if issubclass(cls, masks.Mask)}
     assert kinds - {masks.Mask} == set(builtin_classes(masks.Mask))
-    tested = [masks.as_mask(mask) for mask in rules.masks(2, 2, 5, 5).values() if mask is not None]
+    tested = [masks.as_mask(mask) for mask in cases.masks(2, 2, 5, 5).values() if mask is not None]
     assert kinds - {masks.Mask} <= set().union(*(_with_parts(each, masks.Mask) for each in tested))
 
 
 def test_names_are_the_class_names_in_snake_case():
-    names = {each.name for each in rules.measures(5, 5).values() if each.builtin} | {"kl_divergence"}
+    names = {each.name for each in cases.measures(5, 5).values() if each.builtin} | {"kl_divergence"}
     assert names == {name for name, cls in registered(Measure).items() if cls.builtin}
     for cls in builtin_classes():
         assert cls.name.startswith("_") or registered(cls.base)[cls.name] is cls

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from ops.holders import HOLDERS, SUPPORTED, Below, Parcel, Scaled, Squares
-from pairwise import pairwise, sampled
+from helpers.ops.holders import HOLDERS, SUPPORTED, Below, Parcel, Scaled, Squares
+from helpers.pairwise import pairwise, sampled
 from regard.errors import InvalidArgument, StaleView
 from regard.ops import attend, weights
 from regard.ops.kernels import blocks

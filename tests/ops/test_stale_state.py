@@ -9,7 +9,7 @@ from math import inf
 import pytest
 import torch
 
-from pairwise import pairwise
+from helpers.pairwise import pairwise
 from regard.errors import InvalidArgument, StaleView
 from regard.ops import attend, weights
 from regard.ops.masks import Causal, Documents, Padding, Prefix, Spans, Window

@@ -9,10 +9,23 @@ from math import inf
 import pytest
 import torch
 
-from ops.definition import definition, dot
-from ops.rules import allowed, masks, measures
-from ops.subclasses import HEADS, KEYS, OFFSET, QUERIES, SHAPE, TENSORS, WAYS, WHOLE, answers, check, numbers, subclass
-from pairwise import pairwise
+from helpers.ops.cases import allowed, masks, measures
+from helpers.ops.dense_reference import definition, dot
+from helpers.ops.subclasses import (
+    HEADS,
+    KEYS,
+    OFFSET,
+    QUERIES,
+    SHAPE,
+    TENSORS,
+    WAYS,
+    WHOLE,
+    answers,
+    check,
+    numbers,
+    subclass,
+)
+from helpers.pairwise import pairwise
 from regard.ops import attend
 from regard.ops.kernels import blocks, sparse
 from regard.ops.kernels.base import KernelInputs

@@ -7,8 +7,8 @@ import torch
 from torch.func import functional_call, grad, jacrev, jvp, vmap
 from torch.utils.checkpoint import checkpoint
 
-from ops.rules import masks
-from ops.small import TOKENS, Attention, tensors
+from helpers.ops.cases import masks
+from helpers.ops.tiny_attention import TOKENS, Attention, tensors
 from regard.errors import InvalidArgument
 from regard.ops import attend, weights
 from regard.ops.kernels import threads

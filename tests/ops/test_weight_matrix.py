@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ops.rules import MASKS, SCORES, allowed, masks
+from helpers.ops.cases import MASKS, SCORES, allowed, masks
 from regard import nn
 from regard.errors import InvalidArgument, InvalidType, StaleView
 from regard.ops import WeightMatrix, attend, weight_matrix, weights

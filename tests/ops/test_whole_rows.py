@@ -8,7 +8,7 @@ from math import inf, log
 import pytest
 import torch
 
-from ops.rules import allowed, masks
+from helpers.ops.cases import allowed, masks
 from regard.ops import attend, weights
 from regard.ops.masks import Causal, Neighbours, Padding, Window
 from regard.ops.measures import Entropy, Measure, Received

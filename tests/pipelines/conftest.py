@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from generation.conftest import fresh, model, models, sources
+from helpers.small_translators import fresh, model, models, sources
 
 __all__ = ["fresh", "model", "models", "sources"]

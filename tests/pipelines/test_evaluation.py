@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from pipelines.writer import LINE, trained_writer
+from helpers.char_model import LINE, trained_writer
 from regard.errors import InvalidArgument, InvalidFile, InvalidType
 from regard.metrics import corpus_scores
 from regard.models import Bert, BertConfig, save_model

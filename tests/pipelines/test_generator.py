@@ -7,14 +7,14 @@ import math
 import pytest
 import torch
 
-from models.huggingface.theirs import gpt2, llama
-from pipelines.writer import LINE, trained_writer
+from helpers.char_model import LINE, trained_writer
+from helpers.sentencepiece_models import ENGLISH, write_llama
+from helpers.transformers_models import gpt2, llama
 from regard.errors import InvalidArgument, InvalidFile, InvalidType, RegardError
 from regard.generation import SamplingParams
 from regard.models import GPT, GPTConfig, Transformer, TransformerConfig, save_model
 from regard.pipelines import Generator
 from regard.text.tokenizer import train_bpe, train_char, train_translation_bpe
-from text.pieces import ENGLISH, write_llama
 
 PROMPTS = ["the cat", "where is the", "", "a cat is a cat Ω"]
 

@@ -7,12 +7,12 @@ import warnings
 import pytest
 import torch
 
+from helpers.sentencepiece_models import write_marian
 from regard.errors import InvalidArgument
 from regard.models import Transformer, TransformerConfig, load_model, save_model
 from regard.pipelines import Translator
 from regard.text.sentencepiece import MarianTokenizer
 from regard.text.tokenizer import train_bpe, train_translation_bpe
-from text.pieces import write_marian
 
 TEXTS = ["the", "is the mat", "where", "near", "sat", "is"]  # of few pieces, as those that it learnt from
 

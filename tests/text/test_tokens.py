@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from helpers.sentencepiece_models import ENGLISH, train
 from regard.text.tokenizer import load_tokenizer, train_bpe
 from regard.text.tokens import is_special, normalize_tokens
-from text.pieces import ENGLISH, train
 
 SPECIAL = (
     "<s> </s> <pad> <unk> <mask> <bos> <eos> <extra_id_0> <start_of_turn> <end_of_turn> <unused12> <image_soft_token> "

@@ -10,11 +10,11 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.sentencepiece_models import ENGLISH, train
 from regard.text.tokenizer import Tokenizer, train_translation_bpe
 from regard.text.tokens import is_special
 from regard.text.words import group_into_words as words_of
 from regard.text.words import label_tokens, word_indices
-from text.pieces import ENGLISH, train
 
 WORDS = {
     "The animal didn't cross the street.": ["The", "animal", "didn't", "cross", "the", "street", "."],

@@ -13,8 +13,8 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from helpers.training_runs import make_recipe, write_corpus
 from regard.training import apply_overrides, train
-from training.conftest import make_recipe, write_corpus
 
 TRAIN = """
 import sys, torch

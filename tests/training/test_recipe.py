@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import regard
+from helpers.training_runs import make_recipe
 from regard.errors import InvalidFile, InvalidRecipe, InvalidType
 from regard.models import Transformer, TransformerConfig
 from regard.training import Recipe, train
@@ -27,7 +28,6 @@ from regard.training.recipe_file import (
     write_recipe,
 )
 from regard.training.tasks.translation import DERIVED_FIELDS
-from training.conftest import make_recipe
 
 SMALLEST: dict[str, Any] = {"output_dir": "runs/x", "data": {"train": "a.tsv"}, "trainer": {"max_steps": 9}}
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 import yaml
 
+from helpers.training_runs import bytes_of, make_recipe, rows
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidRecipe
 from regard.training import load_recipe, train
-from training.conftest import bytes_of, make_recipe, rows
 
 
 def test_what_a_run_folder_holds_is_minded(tmp_path: Path, keys: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers.training_runs import make_recipe
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidRecipe, TrainingDiverged
 from regard.generation import SamplingParams
 from regard.models import GPT, Bert, BertConfig, Transformer, TransformerConfig, load_model, save_model
@@ -20,7 +21,6 @@ from regard.nn import T5Positions
 from regard.pipelines import Generator
 from regard.text.tokenizer import load_tokenizer, train_bpe, train_translation_bpe
 from regard.training import apply_overrides, load_recipe, train
-from training.conftest import make_recipe
 
 LINE = "abcdefghijklmnopqrstuvwxyz .\n"
 SMALL = {"d_model": 32, "num_heads": 2, "num_layers": 1, "d_ff": 32, "dropout": 0.0, "attention_dropout": 0.0}

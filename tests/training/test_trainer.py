@@ -19,6 +19,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
+from helpers.training_runs import bytes_of, make_recipe, rows
 from regard.data.pairs import encoder_batch
 from regard.errors import InvalidFile, InvalidRecipe
 from regard.generation import greedy
@@ -28,7 +29,6 @@ from regard.training import apply_overrides, load_recipe, train
 from regard.training.datamodule import TaskDataModule
 from regard.training.module import TaskModule
 from regard.training.tasks import translation
-from training.conftest import bytes_of, make_recipe, rows
 
 
 def test_a_training_learns_and_leaves_all_that_it_promises(

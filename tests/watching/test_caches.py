@@ -9,9 +9,9 @@ import torch
 from transformers import DynamicCache, QuantizedCache, StaticCache
 
 import regard
-from pairwise import pairwise
+from helpers.model_zoo.families import FAMILIES, built, eager
+from helpers.pairwise import pairwise
 from regard.errors import InvalidArgument
-from watching.families import FAMILIES, built, eager
 
 TOKENS = 16
 MEASURES = ["entropy", "received", "lse", "max", regard.TopK(3), regard.Diagonal(0), regard.MeanDistance()]

@@ -10,8 +10,8 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
 import regard
+from helpers.model_zoo.families import SMALL, eager
 from regard.errors import InvalidArgument
-from watching.families import SMALL, eager
 
 LENGTHS = torch.tensor([9, 6, 9, 4])
 

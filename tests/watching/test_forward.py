@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import regard
+from helpers.model_zoo.families import FAMILIES, attentions, built, eager, padding
 from regard.errors import InvalidArgument, InvalidType
 from regard.watching.transformers_attention import call_from_transformers
 from regard.watching.transformers_masks import MaskRegistry
-from watching.families import FAMILIES, attentions, built, eager, padding
 
 pytest.importorskip("transformers")
 CASES = [(name, side) for name, family in FAMILIES.items() for side in ("none", *(["left", "right"] * family.padded))]

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import regard
+from helpers.model_zoo.families import FAMILIES, LENGTH, attentions, built, eager, padding, sound
 from regard.errors import InvalidArgument
-from watching.families import FAMILIES, LENGTH, attentions, built, eager, padding, sound
 
 pytest.importorskip("transformers")
 WRITERS = [name for name, family in FAMILIES.items() if family.writes]

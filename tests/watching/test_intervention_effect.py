@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from helpers.model_zoo.families import FAMILIES, built
 from regard.errors import InvalidArgument
 from regard.watching import intervention_effect
-from watching.families import FAMILIES, built
 
 NAME = {"gpt2": "transformer.h.1.attn", "bert": "encoder.layer.1.attention.self"}
 

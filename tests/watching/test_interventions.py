@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import regard
+from helpers.model_zoo.families import FAMILIES, LENGTH, built, eager
 from regard.errors import InvalidArgument
-from watching.families import FAMILIES, LENGTH, built, eager
 
 OUTPUTS = {
     "bert": ("encoder.layer.1.attention.self", "encoder.layer.1.attention.output.dense"),

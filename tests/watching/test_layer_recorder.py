@@ -6,13 +6,13 @@ import pytest
 import torch
 
 import regard
+from helpers.model_zoo.families import LENGTH, built
 from regard.errors import StaleView
 from regard.ops.masks import Causal
 from regard.ops.request import make_request
 from regard.watching.call import AttentionCall
 from regard.watching.layer_recorder import MAX_PENDING_QUERIES, LayerRecorder, PendingSteps
 from regard.watching.retention import Retention
-from watching.families import LENGTH, built
 
 pytest.importorskip("transformers")
 

@@ -10,20 +10,20 @@ from torch import nn
 from torch.nn import functional
 
 import regard
-from pairwise import everything
+from helpers.pairwise import everything
 from regard.errors import InvalidArgument
 
 transformers = pytest.importorskip("transformers")
-from watching import tiny  # noqa: E402
-from watching.families import SMALL, built, padding  # noqa: E402
-from watching.sweep import _accepted, _run, _same, _tensors  # noqa: E402
+from helpers.model_zoo import build  # noqa: E402
+from helpers.model_zoo.families import SMALL, built, padding  # noqa: E402
+from helpers.model_zoo.sweep import _accepted, _run, _same, _tensors  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def small(name):
-    tiny.quiet()
-    model = tiny.built(tiny.named(name))
+    build.quiet()
+    model = build.built(build.named(name))
     if model.can_generate():
         model.generation_config.eos_token_id = None
     return model
@@ -129,7 +129,7 @@ def test_compressed_keys_are_the_reason_why_steps_are_no_matrix():
 CASTING = ["DeepseekV3Model", "MiniCPM3Model", "Aimv2Model", "ParakeetEncoder", "CanaryModel", "BertModel", "T5Model"]
 
 
-@pytest.mark.parametrize("name", list(tiny.classes()) if everything() else CASTING)
+@pytest.mark.parametrize("name", list(build.classes()) if everything() else CASTING)
 def test_autocast_changes_nothing_but_the_dtype(name):
     try:
         model = small(name)

@@ -19,7 +19,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward  # n
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS  # noqa: E402
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface  # noqa: E402
 
-from watching.families import built  # noqa: E402
+from helpers.model_zoo.families import built  # noqa: E402
 
 IDS = torch.arange(3, 23).view(2, 10)
 

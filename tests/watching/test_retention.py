@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import regard
+from helpers.model_zoo.families import FAMILIES, built, padding
 from regard.analysis import head_scores
 from regard.errors import InvalidArgument, InvalidFile, InvalidType, RegardError
-from watching.families import FAMILIES, built, padding
 
 SDPA = nn.functional.scaled_dot_product_attention
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import regard
-from pairwise import everything
+from helpers.pairwise import everything
 from regard.errors import InvalidArgument
 
 transformers = pytest.importorskip("transformers")
-from watching import tiny  # noqa: E402
-from watching.sweep import outcome  # noqa: E402
+from helpers.model_zoo import build  # noqa: E402
+from helpers.model_zoo.sweep import outcome  # noqa: E402
 
 SAMPLE = {
     "LlamaModel": "exact",
@@ -32,22 +32,22 @@ SAMPLE = {
 
 
 def _names() -> list[str]:
-    return list(tiny.classes()) if everything() else list(SAMPLE)
+    return list(build.classes()) if everything() else list(SAMPLE)
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", _names())
 def test_the_weights_of_every_model_are_exact_or_refused(name):
-    tiny.quiet()
-    found = outcome(tiny.classes()[name] if everything() else tiny.named(name))
+    build.quiet()
+    found = outcome(build.classes()[name] if everything() else build.named(name))
     assert found.kind == SAMPLE.get(name, found.kind)
     assert found.kind == "exact" or found.said
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_what_cannot_be_heard_may_stand_beside_what_is_chosen():
-    tiny.quiet()
-    model = tiny.built(tiny.named("LongT5Model"))
+    build.quiet()
+    model = build.built(build.named("LongT5Model"))
     given = {name: torch.randint(3, 90, (2, 11)) for name in ("input_ids", "decoder_input_ids")}
     chosen = "decoder.block.1.layer.1.EncDecAttention"
     with (
@@ -89,11 +89,11 @@ def test_attention_to_selected_keys_may_stand_beside_what_is_chosen():
 
 @pytest.mark.filterwarnings("ignore")
 def test_what_is_called_attention_for_short_is_not_missed_beside_what_is_heard(monkeypatch):
-    tiny.quiet()
+    build.quiet()
     codes = {f"IMGIMG{''.join('ABCDEFGHIJ'[int(digit)] for digit in str(code))}Z": 3 + code for code in range(64)}
     more = {"vocabulary_map": {"<image>": 150, **codes}, "vq_config.num_embeddings": 64}
-    monkeypatch.setattr(tiny, "OVERRIDES", [*tiny.OVERRIDES, ("^ChameleonModel", more)])
-    model = tiny.built(tiny.named("ChameleonModel"))
+    monkeypatch.setattr(build, "OVERRIDES", [*build.OVERRIDES, ("^ChameleonModel", more)])
+    model = build.built(build.named("ChameleonModel"))
     words, picture = torch.tensor([[150, 5, 6, 7]]), torch.randn(1, 3, 16, 16)
     with regard.watch(model) as seen, torch.no_grad():
         model(words)
@@ -105,8 +105,8 @@ def test_what_is_called_attention_for_short_is_not_missed_beside_what_is_heard(m
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_mask_that_is_no_matrix_is_refused():
-    tiny.quiet()
-    model = tiny.built(tiny.named("LlamaModel"))
+    build.quiet()
+    model = build.built(build.named("LlamaModel"))
     model.set_attn_implementation("flex_attention")
     said = r"'flex_attention', whose mask is not a tensor .*\(\"sdpa\"\)"
     with pytest.raises(InvalidArgument, match=said), regard.watch(model), torch.no_grad():

@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 import regard
-from pairwise import pairwise
+from helpers.pairwise import pairwise
 from regard.errors import InvalidArgument, StaleView
 
 BATCH, QUERIES, KEYS, WIDTH, HEADS = 3, 5, 7, 16, 4

@@ -7,39 +7,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tokenizers
 import torch
 import transformers as hf
 from PIL import Image
 
 import regard
+from helpers.model_zoo.families import BOTH, GROUPED, IMAGE, SMALL
+from helpers.transformers_models import T5, tokenizer
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidType
 from regard.watching import TransformersModel
-from watching.families import BOTH, GROUPED, IMAGE, SMALL, SPECIAL
 
 TEXT = "the cat sat on the mat"
-T5 = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "vocab_size": 99, **SPECIAL}
 TEXTS = {
     "electra": lambda: hf.ElectraModel(hf.ElectraConfig(**SMALL, embedding_size=16, max_position_embeddings=40)),
     "mistral": lambda: hf.MistralForCausalLM(hf.MistralConfig(**GROUPED, max_position_embeddings=40)),
     "t5": lambda: hf.T5ForConditionalGeneration(hf.T5Config(**T5)),
     "bart": lambda: hf.BartForConditionalGeneration(hf.BartConfig(**BOTH, max_position_embeddings=40)),
 }
-
-
-def tokenizer():
-    """Words of a few letters, cut into pieces as BERT's are."""
-    words = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "the", "cat", "sat", "on", "mat", "ma", "##t", "##s", "dog", "a"]
-    backend = tokenizers.Tokenizer(
-        tokenizers.models.WordPiece({word: number for number, word in enumerate(words)}, unk_token="[UNK]")
-    )
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    backend.decoder = tokenizers.decoders.WordPiece()
-    backend.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
-    names = {"pad": "[PAD]", "cls": "[CLS]", "sep": "[SEP]", "unk": "[UNK]"}
-    return hf.PreTrainedTokenizerFast(
-        tokenizer_object=backend, **{f"{name}_token": word for name, word in names.items()}
-    )
 
 
 @pytest.fixture(scope="module")

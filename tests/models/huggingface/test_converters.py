@@ -11,7 +11,19 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, MarianMTModel, PreTrainedModel
 
-from models.huggingface.theirs import BERTS, ROBERTAS, VOCAB, WORDS, bert, gpt2, llama, marian, mistral, qwen2, roberta
+from helpers.transformers_models import (
+    BERTS,
+    ROBERTAS,
+    VOCAB,
+    WORDS,
+    bert,
+    gpt2,
+    llama,
+    marian,
+    mistral,
+    qwen2,
+    roberta,
+)
 from regard.errors import InvalidCheckpoint
 from regard.models import GPT, Bert, BertConfig, GPTConfig, Transformer, TransformerConfig, load_model, save_model
 from regard.models.huggingface import CONVERTERS

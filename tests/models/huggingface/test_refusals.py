@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from models.huggingface.theirs import BERTS, VOCAB, WORDS, bert, gpt2, llama, marian
+from helpers.transformers_models import BERTS, VOCAB, WORDS, bert, gpt2, llama, marian
 from regard.errors import InvalidArgument, InvalidCheckpoint
 from regard.models import GPT, Bert, BertConfig, GPTConfig, Transformer, TransformerConfig, load_model, save_model
 

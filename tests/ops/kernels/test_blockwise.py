@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.autograd import forward_ad
 
-from ops.rules import SCORES, masks, measures
-from pairwise import pairwise
+from helpers.ops.cases import SCORES, masks, measures
+from helpers.pairwise import pairwise
 from regard.errors import InvalidArgument, StaleView
 from regard.ops import attend, weights
 from regard.ops.kernels import blocks, threads

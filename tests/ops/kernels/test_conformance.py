@@ -10,10 +10,10 @@ from math import inf
 import pytest
 import torch
 
-from ops import rules
-from ops.definition import ADDED_ONE_BY_ONE, definition, grid
-from ops.rules import MASKS, SCORES, allowed, measures
-from pairwise import pairwise
+from helpers.ops import cases
+from helpers.ops.cases import MASKS, SCORES, allowed, measures
+from helpers.ops.dense_reference import ADDED_ONE_BY_ONE, definition, grid
+from helpers.pairwise import pairwise
 from regard.errors import KernelNotSupported
 from regard.ops import attend, weights
 from regard.ops.kernels import blocks, sparse
@@ -172,7 +172,7 @@ def _small_blocks(monkeypatch):
 def test_the_cells_with_a_weight_are_those_that_the_mask_allows(mask, offset):
     for shape in ((2, 2, 13, 21), (3, 1, 21, 13)):
         shift = shape[3] - shape[2] if OFFSETS[offset] is None else OFFSETS[offset]
-        assert_cells(rules.mask(mask, *shape), allowed(mask, *shape, shift), OFFSETS[offset])
+        assert_cells(cases.mask(mask, *shape), allowed(mask, *shape, shift), OFFSETS[offset])
 
 
 @pytest.mark.usefixtures("_small_blocks")
@@ -223,7 +223,7 @@ def compare(kernel, shape, mask, score, offset, scale, dtype, times=None):
     given = leaves(shape, score, dtype, times)
     query, key, value, *_ = given.values()
     options = {
-        "mask": rules.mask(mask, batch, heads, queries, keys),
+        "mask": cases.mask(mask, batch, heads, queries, keys),
         "score": SCORES[score].rule(given),
         "offset": OFFSETS[offset],
         "scale": SCALES[scale],

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.library import opcheck
 
-from ops.rules import SCORES, masks, measures
-from ops.small import TOKENS
-from pairwise import everything, pairwise
+from helpers.ops.cases import SCORES, masks, measures
+from helpers.ops.tiny_attention import TOKENS
+from helpers.pairwise import everything, pairwise
 from regard.ops.kernels.base import KernelInputs
 from regard.ops.masks import Causal
 from regard.ops.measures import TopK, as_measures

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.rules import SCORES, masks, measures
+from helpers.ops.cases import SCORES, masks, measures
 
 TESTS = Path(__file__).parents[2]
 ALL = os.environ.get("REGARD_TEST_ALL") == "1"
@@ -25,7 +25,7 @@ SCRIPT = """
     import resource, sys
     sys.path.insert(0, {tests!r})
     import torch
-    from ops.rules import SCORES, masks, measures
+    from helpers.ops.cases import SCORES, masks, measures
     from regard.ops import attend
 
     torch.set_num_threads(1)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from ops.rules import allowed, masks
+from helpers.ops.cases import allowed, masks
 from regard.errors import InvalidArgument, InvalidType
 from regard.ops import attend, weights
 from regard.ops.masks import Causal, Window, from_block_mask, to_block_mask, to_dense, to_mask_mod, to_spans

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ops.rules import allowed, masks
+from helpers.ops.cases import allowed, masks
 from regard.errors import InvalidArgument, InvalidType
 from regard.ops import weights
 from regard.ops.masks import Spans, spans, to_dense, to_spans

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from helpers.training_runs import WORDS, make_recipe
 from regard.errors import InvalidRecipe
 from regard.training import train
-from training.conftest import WORDS, make_recipe
 
 
 def align(folder: Path) -> None:

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
+from helpers.training_runs import make_recipe
 from regard.cli.main import main
 from regard.errors import InvalidRecipe
 from regard.models import RNNSearch, load_model
 from regard.pipelines import Translator
 from regard.training import train
-from training.conftest import make_recipe
 
 
 @pytest.fixture

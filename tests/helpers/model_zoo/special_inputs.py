@@ -6,8 +6,8 @@ from functools import partial
 
 import torch
 
-from watching.tiny_sizes import LENGTH, SIDE, TARGETS, WIDTH, WORDS
-from watching.tiny_values import PROTEINS, Maker, of_main, of_proteins, padded, session, words
+from helpers.model_zoo.config_sizes import LENGTH, SIDE, TARGETS, WIDTH, WORDS
+from helpers.model_zoo.input_values import PROTEINS, Maker, of_main, of_proteins, padded, session, words
 
 _TEXT: dict[str, Maker] = {"input_ids": lambda of: words(of, WORDS), "attention_mask": lambda of: padded(WORDS)}
 _AUDIO: dict[str, Maker] = {"input_values": lambda of: torch.randn(2, 1, 3840)}

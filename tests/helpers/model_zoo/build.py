@@ -1,7 +1,7 @@
 """Any model of transformers, made tiny from its configuration, offline.
 
-Numbers in a configuration are made small by what they are called (`tiny_sizes.RULES`), lists that have one entry a
-layer by picking a layer of each kind, sub-configurations likewise. `tiny_sizes.OVERRIDES` has what some configurations
+Numbers in a configuration are made small by what they are called (`config_sizes.RULES`), lists that have one entry a
+layer by picking a layer of each kind, sub-configurations likewise. `config_sizes.OVERRIDES` has what some configurations
 need beyond that.
 """
 
@@ -24,7 +24,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, models
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
-from watching.tiny_sizes import OPEN, OVERRIDES, RULES, SIDE, WIDTH
+from helpers.model_zoo.config_sizes import OPEN, OVERRIDES, RULES, SIDE, WIDTH
 
 LARGEST = 15_000_000
 

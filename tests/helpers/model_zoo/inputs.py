@@ -1,6 +1,6 @@
 """What to give a tiny model of transformers: it follows from the names of its arguments (`INPUTS`).
 
-`tiny_given.GIVEN` has what some models take besides.
+`special_inputs.GIVEN` has what some models take besides.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from watching.tiny_given import GIVEN
-from watching.tiny_sizes import LENGTH, TARGETS, WIDTH, WORDS
-from watching.tiny_values import Maker, Numbers, padded, words
+from helpers.model_zoo.config_sizes import LENGTH, TARGETS, WIDTH, WORDS
+from helpers.model_zoo.input_values import Maker, Numbers, padded, words
+from helpers.model_zoo.special_inputs import GIVEN
 
 INPUTS: list[tuple[str, list[Maker]]] = [
     (r"^task_inputs$", [lambda of: torch.randint(3, 90, (2, 77))]),

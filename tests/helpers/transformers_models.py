@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import tokenizers
 import torch
 from transformers import (
     BertConfig,
@@ -21,6 +22,7 @@ from transformers import (
     MistralConfig,
     MistralForCausalLM,
     PreTrainedModel,
+    PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
     RobertaConfig,
@@ -29,6 +31,8 @@ from transformers import (
     RobertaForTokenClassification,
     RobertaModel,
 )
+
+from helpers.model_zoo.families import SPECIAL
 
 VOCAB = 61
 WORDS = torch.randint(3, 60, (3, 9), generator=torch.Generator().manual_seed(0))
@@ -111,3 +115,19 @@ ROBERTAS = {
     "sequence_classification": RobertaForSequenceClassification,
     "token_classification": RobertaForTokenClassification,
 }
+
+
+T5 = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "vocab_size": 99, **SPECIAL}
+
+
+def tokenizer():
+    """Words of a few letters, cut into pieces as BERT's are."""
+    words = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "the", "cat", "sat", "on", "mat", "ma", "##t", "##s", "dog", "a"]
+    backend = tokenizers.Tokenizer(
+        tokenizers.models.WordPiece({word: number for number, word in enumerate(words)}, unk_token="[UNK]")
+    )
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    backend.decoder = tokenizers.decoders.WordPiece()
+    backend.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
+    names = {"pad": "[PAD]", "cls": "[CLS]", "sep": "[SEP]", "unk": "[UNK]"}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **{f"{name}_token": word for name, word in names.items()})

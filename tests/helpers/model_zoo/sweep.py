@@ -24,9 +24,9 @@ from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 import regard
+from helpers.model_zoo import build
+from helpers.model_zoo.inputs import inputs_of
 from regard.errors import RegardError
-from watching import tiny
-from watching.tiny_inputs import inputs_of
 
 Place = tuple[str, int]
 """A module by name, and which of its calls in one pass it was."""
@@ -66,7 +66,7 @@ def outcome(kind: type[PreTrainedModel]) -> TrainResult:
         AssertionError: If outputs change, or if weights are missing or wrong.
     """
     try:
-        model = tiny.built(kind)
+        model = build.built(kind)
     except (ImportError, ValueError) as error:
         said = f"{kind.__name__}: {error}"
         for pattern, why in UNBUILT:
@@ -385,7 +385,7 @@ def table(outcomes: Mapping[str, TrainResult], settable: Collection[str]) -> str
     lines = [
         HEADING,
         "",
-        "`python -m watching.sweep` (in `tests`) writes this part of the page. It makes a tiny model of each",
+        "`python -m helpers.model_zoo.sweep` (in `tests`) writes this part of the page. It makes a tiny model of each",
         "configuration class, runs it with and without a watch, and compares all weights with those of each attention",
         f"call that it intercepts in the unwatched run. This table was made with {versions()}. *Settable*",
         "means that `_can_set_attn_implementation()` is true.",
@@ -410,12 +410,12 @@ def main() -> None:
     """Sweep, and write the page if each is exact or refused, in time; timm is needed for those that are built on it."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--minutes", type=float, default=9.5, help="how long it may take")
-    parser.add_argument("--page", type=Path, default=Path(__file__).parents[2] / "docs" / "supported_models.md")
+    parser.add_argument("--page", type=Path, default=Path(__file__).parents[3] / "docs" / "supported_models.md")
     options = parser.parse_args()
-    tiny.quiet()
+    build.quiet()
     torch.set_num_threads(1)
     stop = time.monotonic() + 60 * options.minutes
-    kinds, outcomes, failed = tiny.classes(), dict[str, TrainResult](), []
+    kinds, outcomes, failed = build.classes(), dict[str, TrainResult](), []
     for number, (name, kind) in enumerate(kinds.items(), 1):
         if time.monotonic() > stop:
             sys.exit(f"{number - 1} of {len(kinds)} models in {options.minutes:g} minutes: give --minutes more")

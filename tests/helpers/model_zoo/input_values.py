@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, PreTrainedConfig
 
-from watching.tiny import configs
-from watching.tiny_sizes import SIDE, WORDS
+from helpers.model_zoo.build import configs
+from helpers.model_zoo.config_sizes import SIDE, WORDS
 
 
 class Numbers:

@@ -7,7 +7,7 @@ from inspect import getattr_static
 
 import torch
 
-from ops.definition import definition
+from helpers.ops.dense_reference import definition
 from regard.ops import attend
 from regard.ops.kernels.base import KernelInputs
 from regard.ops.kernels.dispatch import KERNELS

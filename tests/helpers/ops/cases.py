@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask
 from torch.nn.functional import leaky_relu
 
-from ops import definition as d
+from helpers.ops import dense_reference as d
 from regard.ops.masks import Causal, Documents, Mask, Neighbours, Padding, Prefix, Spans, Window
 from regard.ops.measures import (
     Block,
