@@ -17,5 +17,5 @@ import lazy_loader
 __version__ = "0.1.0"
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-__all__ = list(__all__)
-__all__.remove("training")  # `from regard import *` must work where its extra is not installed
+# `from regard import *` must work where the extra of training is not installed.
+__all__.remove("training")  # pyright: ignore[reportUnsupportedDunderAll]

@@ -85,7 +85,7 @@ def raise_problems(
 
 def count_problems(least: int = 1, **counts: Any) -> list[str]:
     """The problems with counts, each of which must be an int of at least ``least`` or None."""
-    problems = []
+    problems: list[str] = []
     for name, count in counts.items():
         if isinstance(count, bool) or not isinstance(count, Integral | None):
             problems.append(f"{name} must be an int, but is {count!r}")

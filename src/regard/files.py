@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -21,7 +21,7 @@ def as_path(path: str | os.PathLike[str], name: str = "path") -> Path:
     Raises:
         InvalidType: If it is neither a str nor a path.
     """
-    if not isinstance(path, (str, os.PathLike)):
+    if not isinstance(path, (str, os.PathLike)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidType(f"{name}: expected a path, got {path!r:.80}")
     return Path(path)
 
@@ -29,7 +29,7 @@ def as_path(path: str | os.PathLike[str], name: str = "path") -> Path:
 @contextmanager
 def atomic_write(
     path: str | os.PathLike[str], *, text: bool = False, partial_name: str | None = None
-) -> Iterator[IO[Any]]:
+) -> Generator[IO[Any], None, None]:
     """Open a file for writing that replaces an existing one only when all is written and on disk.
 
     A link stays a link, and its target is replaced. Pipes and devices are written to directly. The file gets the mode
@@ -77,7 +77,7 @@ def atomic_write(
 
 
 @contextmanager
-def atomic_folder(folder: str | os.PathLike[str], *, remove: Sequence[str] = ()) -> Iterator[Path]:
+def atomic_folder(folder: str | os.PathLike[str], *, remove: Sequence[str] = ()) -> Generator[Path, None, None]:
     """Create a staging folder whose files replace those in ``folder`` only when all are written and on disk.
 
     The files are renamed one after another, which needs no further space: a process killed between two renames leaves
@@ -150,7 +150,7 @@ def _open(path: str | os.PathLike[str], part: str | os.PathLike[str], mode: str)
 
 
 @contextmanager
-def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
+def _naming(path: str | os.PathLike[str]) -> Generator[None, None, None]:
     """Turn an `OSError` into an `InvalidFile` that names the file or folder."""
     try:
         yield

@@ -7,5 +7,6 @@ from __future__ import annotations
 
 import lazy_loader
 
-__getattr__, __dir__, _names = lazy_loader.attach_stub(__name__, __file__)
-__all__ = [name for name in _names if name != "serve"]  # for `import *` where its extra is not installed
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+# `from regard.explore import *` must work where the extra of serve is not installed.
+__all__.remove("serve")  # pyright: ignore[reportUnsupportedDunderAll]

@@ -6,6 +6,8 @@ stored, forward or backward. Queries that the matrix marks as padding do not cou
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
@@ -79,13 +81,13 @@ def alignment_loss(
     """
     with Checks() as checks:
         if _check(checks, "weights", weights, row_weights=row_weights):
-            batch, heads, queries, size = weights.shape
+            batch, _, queries, size = weights.shape
             valid = checks.tensor("targets", targets, "integer", shapes={"(batch, queries)": (batch, queries)})
             if valid and targets.device.type == "cpu" and targets.numel():  # would synchronize a GPU
                 last = int(targets.max())
                 checks.that(last < size, f"targets: expected indices below {size}, the number of keys, got {last}")
     aligned = targets >= 0
-    indices = targets.clamp(min=0)[:, None, :, None].expand(-1, heads, -1, 1)
+    indices = targets.clamp(min=0)[:, None, :, None].expand(-1, weights.shape[1], -1, 1)
     measured = weights.measure({"score": SelectCells("scores", indices), "lse": "lse"})
     score = measured["score"][..., 0]
     loss = (measured["lse"] - score).masked_fill(score == -torch.inf, torch.inf)  # also if the row has no keys
@@ -175,7 +177,7 @@ def _mean(values: Tensor, weights: MeanWeights) -> Tensor:
     return (values * counted).sum() / counted.sum().clamp(min=torch.finfo(values.dtype).tiny)
 
 
-def _check(checks: Checks, name: str, matrix: WeightMatrix, **mean_weights: MeanWeights) -> bool:
+def _check(checks: Checks, name: str, matrix: Any, **mean_weights: MeanWeights) -> bool:
     """Check that this is a matrix, and that weights of its rows or keys are broadcastable."""
     if not isinstance(matrix, WeightMatrix):
         expected = "a WeightMatrix such as AttentionOutput.weights"

@@ -95,7 +95,7 @@ class GraphAttention(nn.Module):
         """
         with Checks() as checks:
             check_input(checks, "x", x, {"nodes": None, "in_features": self.in_features}, self.lin.weight)
-            if not isinstance(graph, Neighbours):
+            if not isinstance(graph, Neighbours):  # pyright: ignore[reportUnnecessaryIsInstance]
                 checks.fail_type(f"graph: expected a regard.Neighbours(query_idx, key_idx), got {describe(graph)}")
         value = self.lin(self.dropout(x)).unflatten(1, (self.num_heads, -1)).transpose(0, 1)  # (heads, nodes, dim)
         query, key = (value @ vector[:, :, None] for vector in (self.att_dst, self.att_src))  # (heads, nodes, 1)

@@ -22,7 +22,11 @@ class Linear(nn.Linear):
         torch.Size([2, 5, 3])
     """
 
-    def forward(self, x: Float[Tensor, "*axes in_features"]) -> Float[Tensor, "*axes out_features"]:
+    bias: nn.Parameter | None  # pyright: ignore[reportIncompatibleVariableOverride] - torch leaves out None
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride] - torch's argument is called input
+        self, x: Float[Tensor, "*axes in_features"]
+    ) -> Float[Tensor, "*axes out_features"]:
         """Map (..., in_features) to (..., out_features)."""
         return linear(x, self.weight, self.bias)
 

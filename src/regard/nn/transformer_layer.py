@@ -52,7 +52,7 @@ class Residual(nn.Module):
         self, d_model: int, *, norm_first: bool = False, dropout: float = 0.0, norm_layer: NormLayer = nn.LayerNorm
     ) -> None:
         super().__init__()
-        if not isinstance(norm_first, bool):
+        if not isinstance(norm_first, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidType(f"norm_first: expected True or False, got {norm_first!r:.80}")
         self.norm_first = norm_first
         self.norm = norm_layer(d_model)
@@ -236,7 +236,7 @@ class TransformerStack(nn.Module):
             InvalidArgument: As `TransformerLayer`.
         """
         shape = hidden.shape
-        check_memory(hidden, memory, needs_memory=self.layers[0].cross_attention is not None)
+        check_memory(hidden, memory, needs_memory=isinstance(self.layers[0].cross_attention, nn.Module))
         if self.causal:
             rule: Mask | Tensor | None = Causal()
             if cache is not None:
@@ -246,7 +246,8 @@ class TransformerStack(nn.Module):
                     hidden = hidden.reshape(sentences, -1, shape[2])  # (sentences, rows of each · tokens, d_model)
             if rule is not None:
                 mask = rule if mask is None else as_mask(rule) & as_mask(mask)
-        attentions, cross_attentions = [], []
+        attentions: list[AttentionOutput] = []
+        cross_attentions: list[AttentionOutput] = []
         layer_caches = [None] * len(self.layers) if cache is None else cache.layers
         for layer, layer_cache in zip(self.layers, layer_caches, strict=True):
             hidden, attention, cross_attention = layer(

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from regard.errors import InvalidArgument
+
+if TYPE_CHECKING:
+
+    class Function(torch.autograd.Function):
+        """torch's class, with types that let `backward` name its gradients and `apply` return what `forward` does."""
+
+        backward: Any
+
+        @classmethod
+        def apply(cls, *inputs: Any) -> Any: ...
+else:
+    Function = torch.autograd.Function
 
 SECOND_ORDER_MESSAGE = (
     "second derivative: this gradient comes from a custom backward pass, which cannot be differentiated again; use "
@@ -23,10 +35,10 @@ def first_order_only(gradients: Iterable[Tensor | None], *inputs: Tensor | None)
     """
     if not torch.is_grad_enabled():  # no create_graph=True
         return list(gradients)
-    return [None if gradient is None else _FirstOrderOnly.apply(gradient, *inputs) for gradient in gradients]  # pyright: ignore[reportReturnType]
+    return [None if gradient is None else _FirstOrderOnly.apply(gradient, *inputs) for gradient in gradients]
 
 
-class _FirstOrderOnly(torch.autograd.Function):
+class _FirstOrderOnly(Function):
     generate_vmap_rule = True
 
     @staticmethod
@@ -43,7 +55,7 @@ class _FirstOrderOnly(torch.autograd.Function):
 
 
 def vmap_by_loop(
-    function: type[torch.autograd.Function], count: int, in_dims: Sequence[int | None], inputs: Sequence[Any]
+    function: type[Function], count: int, in_dims: Sequence[int | None], inputs: Sequence[Any]
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     """The `vmap` of a function that returns a tuple of tensors: one call per entry, stacked."""
     calls = [

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from regard.checks import Checks
 from regard.errors import InvalidArgument
+from regard.ops.autograd import Function
 
 
 def dropout(x: Float[Tensor, "*axes"], p: float, training: bool = True) -> Float[Tensor, "*axes"]:
@@ -53,7 +54,7 @@ def dropout(x: Float[Tensor, "*axes"], p: float, training: bool = True) -> Float
     seed = draw_seed()
     if x.element_size() == 2:
         kept, scale = _draw_lanes(x.shape, p, seed)
-        return _KeepBits.apply(x, kept.neg_(), scale)  # pyright: ignore[reportReturnType]
+        return _KeepBits.apply(x, kept.neg_(), scale)
     return x * keep_mask(x.shape, p, seed, x.device).to(x.dtype)
 
 
@@ -64,7 +65,7 @@ def draw_seed() -> int:
         InvalidArgument: Under `torch.vmap` with ``randomness="different"``.
     """
     seed = torch.randint(2**62, (), device="cpu")
-    if torch._C._functorch.is_batchedtensor(seed):  # pyright: ignore[reportAttributeAccessIssue]
+    if torch._C._functorch.is_batchedtensor(seed):  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage]
         raise InvalidArgument("dropout: expected torch.vmap with randomness='same', got 'different'")
     return int(seed)
 
@@ -113,7 +114,7 @@ def _draw_lanes(shape: torch.Size, p: float, seed: int) -> tuple[Tensor, float]:
     return lanes.ge_(dropped - 2**15), 2**16 / (2**16 - dropped)
 
 
-class _KeepBits(torch.autograd.Function):
+class _KeepBits(Function):
     """Dropout of a 16-bit dtype by its bits: no floating-point mask, and only the bits are saved for backward."""
 
     generate_vmap_rule = True
@@ -133,4 +134,4 @@ class _KeepBits(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         """The same for the gradient, which is differentiable again."""
         (bits,) = ctx.saved_tensors
-        return _KeepBits.apply(gradient, bits, ctx.scale), None, None  # pyright: ignore[reportReturnType]
+        return _KeepBits.apply(gradient, bits, ctx.scale), None, None

@@ -13,7 +13,7 @@ from regard.errors import InvalidArgument, InvalidType, require
 
 
 def as_columns(
-    product: str, x: Tensor, shape: Sequence[int], axis: int, device: torch.device, num_kv_heads: int = 1
+    product: str, x: Any, shape: Sequence[int], axis: int, device: torch.device, num_kv_heads: int = 1
 ) -> Tensor:
     """The right side of a product as (batch or 1, heads or 1, size, columns).
 

@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter, functional
 
+from regard.ops.autograd import Function
+
 MIN_MULTIPLY_ADDS = 2**23
 """Below this, compiling oneDNN's program for a new shape takes longer than the product."""
 
@@ -36,7 +38,7 @@ def matmul(left: Tensor, right: Tensor, is_repeated: bool) -> Tensor:
     if not is_repeated or not _suits_onednn(left, right):
         return left @ right
     if torch.is_grad_enabled() and (left.requires_grad or right.requires_grad):
-        return _Matmul.apply(left, right)  # pyright: ignore[reportReturnType]
+        return _Matmul.apply(left, right)
     return _onednn_matmul(left, right)
 
 
@@ -48,7 +50,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise.default(x.contiguous(), weight, bias, "none", [], "")
 
 
-class _Matmul(torch.autograd.Function):
+class _Matmul(Function):
     """oneDNN's product has no derivative of its own."""
 
     @staticmethod
@@ -92,7 +94,7 @@ def _prefers_onednn(left: Tensor, right: Tensor) -> bool:
     """Whether oneDNN takes these two tensors and is faster than MKL."""
     if left.dtype != torch.float32 or right.dtype != torch.float32 or left.device.type != "cpu":
         return False
-    if torch.compiler.is_compiling() or forward_ad._current_level >= 0 or not is_onednn_faster():
+    if torch.compiler.is_compiling() or forward_ad._current_level >= 0 or not is_onednn_faster():  # pyright: ignore[reportPrivateUsage]
         return False
     return all(type(each) in (Tensor, Parameter) and not _is_wrapped(each) for each in (left, right))
 
@@ -122,4 +124,4 @@ def _is_amd() -> bool:
         return "AuthenticAMD" in platform.processor()
 
 
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore[reportAttributeAccessIssue]
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage]

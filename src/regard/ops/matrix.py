@@ -194,7 +194,8 @@ class Matrix:
         if rows.numel() == 0:
             return torch.empty(rows.shape, dtype=self.dtype, device=self.device)
         flat_rows, flat_keys = rows.flatten(), keys.flatten()
-        groups, parts = similar_rows(flat_rows), []
+        groups = similar_rows(flat_rows)
+        parts: list[Tensor] = []
         for cells in groups:
             unique, columns, place = columns_by_row(flat_rows[cells], flat_keys[cells])
             parts.append(self._unique_rows(unique, columns, columns.shape[1])[place])

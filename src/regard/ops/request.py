@@ -96,7 +96,7 @@ class AttentionRequest:
         """
         assert self.mask is not None
         allowed = self.mask.allowed(tile)
-        if not isinstance(allowed, Tensor) or allowed.dtype != torch.bool or not broadcastable_to(allowed, tile.shape):
+        if not isinstance(allowed, Tensor) or allowed.dtype != torch.bool or not broadcastable_to(allowed, tile.shape):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise _wrong_result(f"mask {type(self.mask).__name__}: allowed()", "a bool tensor", tile.shape, allowed)
         return allowed
 
@@ -108,7 +108,7 @@ class AttentionRequest:
         """
         scores = self.score(query, key, self.scale, tile)
         shape = *query.shape[:3], tile.width
-        if not isinstance(scores, Tensor) or not scores.is_floating_point() or not broadcastable_to(scores, shape):
+        if not isinstance(scores, Tensor) or not scores.is_floating_point() or not broadcastable_to(scores, shape):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise _wrong_result(f"score {type(self.score).__name__}: a call", "a floating-point tensor", shape, scores)
         return scores.to(self.dtype)
 
@@ -126,7 +126,7 @@ class AttentionRequest:
         batch, heads, queries, _ = self.query.shape
         kv_heads = self.key.shape[1]
         group = heads // kv_heads
-        parts = []
+        parts: list[Tensor] = []
         for kv_head in range(kv_heads):
             of_group = slice(kv_head * group, (kv_head + 1) * group)
             tile = self.tile(slice(0, batch), of_group, slice(0, queries)).with_keys(keys)
@@ -210,7 +210,7 @@ def check_request(
     return AttentionRequest(query, key, rule, valid_score, scale, shape[3] - queries if offset is None else int(offset))
 
 
-def _check_tensors(checks: Checks, tensors: dict[str, Tensor]) -> None:
+def _check_tensors(checks: Checks, tensors: dict[str, Any]) -> None:
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             checks.tensor(name, tensor)

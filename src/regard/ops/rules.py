@@ -67,7 +67,7 @@ class Rule:
         cls.required_arguments = tuple(each.name for each in required if each.kind is not each.VAR_KEYWORD)
         if name is not None or not {"name"} & vars(cls).keys():
             cls.name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
-        if isinstance(cls.name, str) and not abstract:
+        if isinstance(cls.name, str) and not abstract:  # pyright: ignore[reportUnnecessaryIsInstance]
             if cls.builtin:
                 _BUILTIN[cls.base][cls.name] = cls
             else:
@@ -92,7 +92,7 @@ def _make_dataclass(cls: type) -> None:
         dataclass(eq=False, repr=False)(cls)
     except TypeError:  # a field without a default after an inherited one with a default
         dataclass(eq=False, repr=False, kw_only=True)(cls)
-    arguments = inspect.signature(cls).parameters.keys()
+    arguments = set(inspect.signature(cls).parameters)
     if not has_init and not annotated.keys() & {*arguments, *(each.name for each in fields(cls))}:
         del cls.__init__  # no field is new, only class variables: an inherited constructor stays
     elif not has_init and arguments == {each.name for each in fields(cls) if each.init}:  # else it has an InitVar

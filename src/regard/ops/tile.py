@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
+from regard.ops.autograd import Function
+
 Shape = tuple[int, int, int, int]
 """(batch, heads, queries, keys)."""
 
@@ -159,41 +161,42 @@ class Tile:
     def slice(self, tensor: Shaped[Tensor, "..."]) -> Shaped[Tensor, "#batch #heads #rows #keys"]:
         """The part of a tensor broadcastable to (batch, heads, queries, keys) that belongs to this tile."""
         if self.gradients is not None and self.row_keys is None and id(tensor) in self.gradients:
-            return _Slice.apply(tensor, self)  # pyright: ignore[reportReturnType]
-        return self._slice(tensor)
+            return _Slice.apply(tensor, self)
+        return _slice(self, tensor)
 
     def slice_rows(self, tensor: Shaped[Tensor, "..."]) -> Shaped[Tensor, "#batch #heads #rows ..."]:
         """The part of a tensor whose first axes are (batch or 1, heads or 1, queries or 1)."""
         return index_rows(tensor, (self.batch, self.heads, self.rows))
 
-    def _slice(self, tensor: Tensor) -> Tensor:
-        part = self.slice_rows(tensor.reshape((1,) * (4 - tensor.ndim) + tuple(tensor.shape)))
-        if part.shape[3] == 1:
-            return part
-        if self.row_keys is None:
-            return part[..., slice(*self.keys)]
-        columns = self.row_keys.expand(*part.shape[:2], *self.row_keys.shape)
-        return part.expand(-1, -1, len(self.row_keys), -1).gather(3, columns)
+
+def _slice(tile: Tile, tensor: Tensor) -> Tensor:
+    part = tile.slice_rows(tensor.reshape((1,) * (4 - tensor.ndim) + tuple(tensor.shape)))
+    if part.shape[3] == 1:
+        return part
+    if tile.row_keys is None:
+        return part[..., slice(*tile.keys)]
+    columns = tile.row_keys.expand(*part.shape[:2], *tile.row_keys.shape)
+    return part.expand(-1, -1, len(tile.row_keys), -1).gather(3, columns)
 
 
-class _Slice(torch.autograd.Function):
+class _Slice(Function):
     """A slice of a large tensor whose gradient is added in place, and never allocated for the whole tensor."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, tile: Tile) -> Tensor:
         assert tile.gradients is not None
         ctx.total, ctx.tile = tile.gradients[id(tensor)], tile
-        return tile._slice(tensor)
+        return _slice(tile, tensor)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:
         total, tile = ctx.total, ctx.tile
         if all(isinstance(index, slice) for index in (tile.batch, tile.heads, tile.rows)):
-            tile._slice(total).add_(gradient)
+            _slice(tile, total).add_(gradient)
         else:  # indices may repeat, so their gradients must be accumulated
             with torch.enable_grad():
                 leaf = total.detach().requires_grad_()
-                (whole,) = torch.autograd.grad(tile._slice(leaf), leaf, gradient)
+                (whole,) = torch.autograd.grad(_slice(tile, leaf), leaf, gradient)
             total.add_(whole)
         return None, None
 

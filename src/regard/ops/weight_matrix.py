@@ -154,6 +154,25 @@ class WeightMatrix(Matrix):
         for part in (part for run in runs for part in slices(run, step)):
             yield strongest.weights_of(request.scores_of_keys(KeyRange(part.start, part.stop)))
 
+    def _topk_of_columns(self, k: int) -> TopKResult:
+        """The k strongest queries of each key; see `Transposed.topk`."""
+        self._check_unchanged()
+        batch, heads, queries, keys = self.shape
+        count = min(k, queries)
+        self._check_limit(batch * heads * keys * count, DENSE_LIMIT)
+        with torch.no_grad():
+            top = [block.topk(count, 2) for block in self._column_blocks([slice(0, keys)])]
+        values, indices = (
+            torch.cat([part[which].mT for part in top], 2) for which in (0, 1)
+        )  # (batch, heads, keys, k)
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_in(self.request)):
+            key = torch.arange(keys, device=self.device)[:, None]
+            rows = (torch.arange(batch * heads, device=self.device) * queries).view(batch, heads, 1, 1) + indices
+            values = self._cells(rows, key.expand_as(rows))
+        indices = indices.masked_fill(values == 0, -1)
+        missing = (0, k - count)
+        return TopKResult(torch.nn.functional.pad(values, missing), torch.nn.functional.pad(indices, missing, value=-1))
+
     def __matmul__(
         self, x: Float[Tensor, " keys"] | Float[Tensor, "... keys columns"]
     ) -> Float[Tensor, "batch heads queries"] | Float[Tensor, "batch heads queries columns"]:
@@ -267,20 +286,4 @@ class Transposed:
         checks = Checks()
         checks.integer("k", k, low=1)
         checks.raise_problems()
-        matrix = self.mT
-        matrix._check_unchanged()
-        batch, heads, queries, keys = matrix.shape
-        count = min(k, queries)
-        matrix._check_limit(batch * heads * keys * count, DENSE_LIMIT)
-        with torch.no_grad():
-            top = [block.topk(count, 2) for block in matrix._column_blocks([slice(0, keys)])]
-        values, indices = (
-            torch.cat([part[which].mT for part in top], 2) for which in (0, 1)
-        )  # (batch, heads, keys, k)
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_in(matrix.request)):
-            key = torch.arange(keys, device=matrix.device)[:, None]
-            rows = (torch.arange(batch * heads, device=matrix.device) * queries).view(batch, heads, 1, 1) + indices
-            values = matrix._cells(rows, key.expand_as(rows))
-        indices = indices.masked_fill(values == 0, -1)
-        missing = (0, k - count)
-        return TopKResult(torch.nn.functional.pad(values, missing), torch.nn.functional.pad(indices, missing, value=-1))
+        return self.mT._topk_of_columns(k)  # pyright: ignore[reportPrivateUsage]

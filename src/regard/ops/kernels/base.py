@@ -83,11 +83,11 @@ class Kernel:
     masks: ClassVar[frozenset[type[Mask]] | None] = None
     scores: ClassVar[frozenset[type[Score]] | None] = None
     measures: ClassVar[frozenset[type[Measure]] | None] = None
-    _by_name: ClassVar[dict[str, type[Kernel]]] = {}
+    by_name: ClassVar[dict[str, type[Kernel]]] = {}
 
     def __init_subclass__(cls) -> None:
         if "name" in vars(cls):
-            cls._by_name[cls.name] = cls
+            cls.by_name[cls.name] = cls
 
     def unsupported_reasons(self, inputs: KernelInputs) -> Iterator[str]:
         """The reasons why this kernel cannot compute a call, cheap ones first; none if it can."""
@@ -126,4 +126,4 @@ def _unsupported(base: type[Rule], supported: frozenset[type], rules: Iterable[R
 
 def kernel_by_name(name: str) -> Any:
     """The kernel of this name."""
-    return Kernel._by_name[name]()
+    return Kernel.by_name[name]()

@@ -82,7 +82,8 @@ class BlockLocation:
 
     def masked_ranges(self, full: KeyRange) -> list[tuple[slice, Tensor]]:
         """The cells outside the full range that are masked: ranges of the block's keys, each with a bool tensor."""
-        ranges, start = [], self.keys.start
+        ranges: list[tuple[slice, Tensor]] = []
+        start = self.keys.start
         for low, high in ((start, full.start), (full.stop, self.keys.stop)):
             if low < high:
                 allowed = self.request.allowed(self.tile.with_keys(KeyRange(low, high)))

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import InvalidArgument
+from regard.ops.autograd import Function
 from regard.ops.dropout import keep, keep_cells
 from regard.ops.grouped_query import grouped_matmul, grouped_matmul_grad
 from regard.ops.kernels.base import KernelInputs, RunOptions
@@ -205,7 +206,7 @@ def _compute(measure: Measure, block: Block) -> tuple[Any, BlockIndex]:
     return measure.compute(visible), visible.index
 
 
-class _StopMaskedGradient(torch.autograd.Function):
+class _StopMaskedGradient(Function):
     """Scores whose masked cells are constants: a measure's gradient for them is dropped."""
 
     @staticmethod

@@ -89,7 +89,7 @@ def _attend_backward(
     present = iter(gradients)
     all_gradients = [next(present) if each else None for each in is_present]
     # An operator runs below autograd, which the blocks of a backward pass need.
-    with torch._C._ForceDispatchKeyGuard(*_autograd_state()), torch.no_grad():
+    with torch._C._ForceDispatchKeyGuard(*_autograd_state()), torch.no_grad():  # pyright: ignore[reportPrivateUsage]
         results = kernel_by_name(kernel).backward(inputs, _options(kernel, inputs, seed), needed, all_gradients)
     return [gradient.contiguous() for gradient in results]
 
@@ -141,7 +141,7 @@ def _autograd_state() -> tuple[Any, Any]:
     """The state of torch's dispatcher in which autograd is active, from a new thread, which always starts in it."""
 
     def read() -> tuple[Any, Any]:
-        return torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+        return torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()  # pyright: ignore[reportPrivateUsage]
 
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(read).result()

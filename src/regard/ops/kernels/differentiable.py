@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from regard.errors import InvalidArgument
-from regard.ops.autograd import SECOND_ORDER_MESSAGE, vmap_by_loop
+from regard.ops.autograd import SECOND_ORDER_MESSAGE, Function, vmap_by_loop
 from regard.ops.dropout import draw_seed
 from regard.ops.kernels.base import Kernel, KernelInputs, Measured, RunOptions
 from regard.ops.kernels.custom_op import call_operator
@@ -67,7 +67,7 @@ class DifferentiableKernel(Kernel):
         finds_hidden = torch.is_grad_enabled() and not inputs.is_builtin
         call = _Call(self, inputs, RunOptions(seed, self.threads(inputs), finds_hidden), tensors_in(inputs))
         tracked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in call.tensors)
-        if tracked or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        if tracked or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:  # pyright: ignore[reportPrivateUsage]
             flat = _Forward.apply(call, *call.tensors)
             assert isinstance(flat, tuple)
         else:
@@ -110,7 +110,7 @@ class _Call:
         return *(() if output is None else (output,)), *results.tensors()
 
 
-class _Forward(torch.autograd.Function):
+class _Forward(Function):
     """A call as one step of autograd: tensors go in, output and results come out."""
 
     @staticmethod
@@ -139,7 +139,7 @@ class _Forward(torch.autograd.Function):
         return vmap_by_loop(_Forward, info.batch_size, in_dims, inputs)
 
 
-class _Backward(torch.autograd.Function):
+class _Backward(Function):
     """The gradients that are needed. Differentiating them raises; else they would count as constants."""
 
     @staticmethod

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.ops.autograd import first_order_only, vmap_by_loop
+from regard.ops.autograd import Function, first_order_only, vmap_by_loop
 from regard.ops.dropout import draw_seed, keep_mask
 from regard.ops.kernels.base import Kernel, KernelInputs, Measured
 from regard.ops.measures.base import lowest
@@ -76,7 +76,7 @@ def _is_training(inputs: KernelInputs) -> bool:
     return requires_grad or inputs.dropout > 0
 
 
-class _Short(torch.autograd.Function):
+class _Short(Function):
     """softmax(Q Kᵀ · scale) V, in which heads that share keys are rows of one product.
 
     Shapes: query and output (batch, kv_heads, group · queries, dim), weights (batch, kv_heads, group · queries, keys).

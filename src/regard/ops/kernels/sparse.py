@@ -62,7 +62,7 @@ class GraphBlockLocation(BlockLocation):
         is_edge: (rows, width) The columns that are edges; the others pad the row.
     """
 
-    rows: Tensor
+    rows: Tensor  # pyright: ignore[reportIncompatibleVariableOverride]
     is_edge: Tensor
 
     @property

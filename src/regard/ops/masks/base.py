@@ -160,8 +160,9 @@ class DenseMask(Mask):
     tensor: Bool[Tensor, "..."]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.tensor, Tensor) or self.tensor.dtype != torch.bool:
-            is_float = isinstance(self.tensor, Tensor) and self.tensor.is_floating_point()
+        is_tensor = isinstance(self.tensor, Tensor)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not is_tensor or self.tensor.dtype != torch.bool:
+            is_float = is_tensor and self.tensor.is_floating_point()
             hint = (
                 "; to add it to the scores, use score=regard.ScaledDotProduct() + regard.Bias(mask)" if is_float else ""
             )
@@ -241,7 +242,7 @@ class MaskMod(Mask):
             )
             hint = "(b, h, q_idx, kv_idx), and must work elementwise: use & | ~ instead of and, or, not"
             raise InvalidArgument(problem + hint) from error
-        if not isinstance(allowed, Tensor) or allowed.dtype != torch.bool:
+        if not isinstance(allowed, Tensor) or allowed.dtype != torch.bool:  # pyright: ignore[reportUnnecessaryIsInstance]
             return checks.fail_type(f"mask: expected {self!r} to return a bool tensor, got {describe(allowed)}")
         cells = [self.mask_mod(*cell) for cell in torch.cartesian_prod(*corners).unbind()]
         corner_shape = (2, 2, 2, 2)

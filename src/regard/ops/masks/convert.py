@@ -87,7 +87,7 @@ def from_block_mask(block_mask: BlockMask) -> FlexBlockMask:
         >>> regard.weights(x, x, mask=block_mask)[0, 0, 1, :4]
         tensor([0.5000, 0.5000, 0.0000, 0.0000])
     """
-    if not isinstance(block_mask, BlockMask):
+    if not isinstance(block_mask, BlockMask):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidType(f"block_mask: expected a BlockMask of FlexAttention, got {type(block_mask).__name__}")
     lengths, size = (tuple(int(each) for each in pair) for pair in (block_mask.seq_lengths, block_mask.BLOCK_SIZE))
     columns = -(-lengths[1] // size[1])
@@ -179,7 +179,7 @@ def to_dense(
     return rule.allowed(tile).expand(shape)
 
 
-def check_mask(mask: MaskLike, shape: Shape, offset: int | None, device: torch.device) -> tuple[Mask, int]:
+def check_mask(mask: MaskLike, shape: Any, offset: int | None, device: torch.device) -> tuple[Mask, int]:
     """The mask and the offset for a matrix of this shape, checked."""
     checks = Checks()
     if not isinstance(shape, Sequence) or len(shape) != 4 or not all(isinstance(size, int) for size in shape):

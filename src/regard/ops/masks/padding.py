@@ -34,9 +34,10 @@ class Padding(Mask):
 
     def __post_init__(self) -> None:
         value = self.lengths_or_mask
-        is_integer = isinstance(value, Tensor) and not (value.is_floating_point() or value.is_complex())
+        is_tensor = isinstance(value, Tensor)  # pyright: ignore[reportUnnecessaryIsInstance]
+        is_integer = is_tensor and not (value.is_floating_point() or value.is_complex())
         if not is_integer or value.ndim != (2 if value.dtype == torch.bool else 1):
-            hint = "; convert an attention_mask with .bool()" if isinstance(value, Tensor) and value.ndim == 2 else ""
+            hint = "; convert an attention_mask with .bool()" if is_tensor and value.ndim == 2 else ""
             raise InvalidType(
                 "Padding: expected lengths (batch,) as integers or a bool tensor (batch, keys), True for real keys, "
                 f"got {describe(value)}{hint}"

@@ -41,7 +41,7 @@ class Prefix(Mask):
         if isinstance(value, Tensor):
             valid = value.ndim == 1 and not (value.dtype == torch.bool or value.is_floating_point())
         else:
-            valid = isinstance(value, int) and not isinstance(value, bool)
+            valid = isinstance(value, int) and not isinstance(value, bool)  # pyright: ignore[reportUnnecessaryIsInstance]
         if not valid:
             actual = describe(value) if isinstance(value, Tensor) else repr(value)
             raise InvalidType(f"Prefix.lengths: expected an int or integers (batch,), got {actual}")

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.checks import Checks
+from regard.ops.autograd import Function
 from regard.ops.rules import Rule, resolve
 from regard.ops.tile import Index, KeyRange, Shape, Tile, index_rows
 
@@ -68,7 +69,7 @@ class Block:
         """Log Σ_j exp(s_ij), sinks included; −∞ for a row with neither key nor sink."""
         if self.lse_with_sink is not None:
             return self.lse_with_sink
-        return LogSumExpOfWeights.apply(self.scores, self.weights)  # pyright: ignore[reportReturnType]
+        return LogSumExpOfWeights.apply(self.scores, self.weights)
 
     @cached_property
     def max_weight(self) -> Float[Tensor, "batch heads rows"]:
@@ -120,7 +121,7 @@ class Block:
         )
 
 
-class LogSumExpOfWeights(torch.autograd.Function):
+class LogSumExpOfWeights(Function):
     """The log-sum-exp of scores whose softmax is known: at the maximum of a row, log weight = score − lse."""
 
     generate_vmap_rule = True
@@ -139,7 +140,7 @@ class LogSumExpOfWeights(torch.autograd.Function):
         return ctx.saved_tensors[0] * gradient[..., None], None
 
 
-class _Sinks(torch.autograd.Function):
+class _Sinks(Function):
     """The share of a row's mass that goes to keys, the log-sum-exp with the sink, and the share of the sink.
 
     With the highest score m and its weight P_m the share is 1 / (1 + P_m exp(z − m)), which loses no digits where
@@ -172,7 +173,7 @@ class _Sinks(torch.autograd.Function):
 
 def apply_sinks(scores: Tensor, weights: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
     """Add sinks, (heads,), to the softmax of scores, 0 in a row without keys; returns weights and log-sum-exp."""
-    share, lse, _ = _Sinks.apply(scores, weights, sinks.to(weights.dtype))  # pyright: ignore[reportGeneralTypeIssues]
+    share, lse, _ = _Sinks.apply(scores, weights, sinks.to(weights.dtype))
     return weights * share[..., None], lse
 
 
@@ -250,7 +251,7 @@ def as_measures(measures: MeasureLike, checks: Checks | None = None) -> dict[str
     if isinstance(measures, (str, Measure, type)):  # of a class, the error says how to make an instance
         measures = [measures]
     collected, named = Checks() if checks is None else checks, {}
-    if isinstance(measures, (Mapping, Sequence)):
+    if isinstance(measures, (Mapping, Sequence)):  # pyright: ignore[reportUnnecessaryIsInstance]
         items = measures.items() if isinstance(measures, Mapping) else [(None, each) for each in measures]
         for name, each in items:
             _add_measure(collected, named, name, each)
@@ -264,7 +265,7 @@ def as_measures(measures: MeasureLike, checks: Checks | None = None) -> dict[str
     return named
 
 
-def _add_measure(checks: Checks, named: dict[str, Measure], name: str | None, value: str | Measure) -> None:
+def _add_measure(checks: Checks, named: dict[str, Measure], name: Any, value: Any) -> None:
     if name is not None and not isinstance(name, str):
         checks.fail_type(f"measure: expected str keys in the dict, got {name!r}")
         return

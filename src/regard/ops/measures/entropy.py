@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.ops.autograd import Function
 from regard.ops.measures.base import Block, LogSumExpOfWeights, Measure
 
 LOG_OF_ZERO = -1e30
@@ -30,7 +31,7 @@ class Entropy(Measure):
             return _entropy_with_sink(block)
         result = _entropy(block)
         if block.scores.requires_grad or block.weights.requires_grad:
-            return _Entropy.apply(block.scores, block.weights, *result)  # pyright: ignore[reportReturnType]
+            return _Entropy.apply(block.scores, block.weights, *result)
         return result[0]
 
 
@@ -59,7 +60,7 @@ def _row_dot(left: Tensor, right: Tensor) -> Tensor:
     return torch.einsum("bhrk,bhrk->bhr", left, right)
 
 
-class _Entropy(torch.autograd.Function):
+class _Entropy(Function):
     """H = −Σ P log P, with gradient −P (log P + H) with respect to the scores, through P included."""
 
     generate_vmap_rule = True
@@ -79,7 +80,7 @@ class _Entropy(torch.autograd.Function):
         if torch.is_grad_enabled():  # for a second derivative: nothing is overwritten, and the lse has a gradient
             shifted = scores if shift is None else scores - shift[..., None]
             shifted = shifted.clamp(min=LOG_OF_ZERO)
-            lse = LogSumExpOfWeights.apply(shifted, weights)  # pyright: ignore[reportAssignmentType]
+            lse = LogSumExpOfWeights.apply(shifted, weights)
             lse = lse.masked_fill(lse.isneginf(), 0.0)
             of_scores = (shifted + (entropy - lse)[..., None]) * weights * -gradient[..., None]
         else:

@@ -134,7 +134,7 @@ class GroupPool(Measure):
 
     def _count_groups(self) -> tuple[int, int]:
         query, key = (
-            int(groups.max()) + 1 if isinstance(groups, Tensor) and groups.numel() else 0
+            int(groups.max()) + 1 if isinstance(groups, Tensor) and groups.numel() else 0  # pyright: ignore[reportUnnecessaryIsInstance]
             for groups in (self.query_groups, self.key_groups)
         )
         return query, key

@@ -67,7 +67,7 @@ class Score(Rule):
         return 1
 
     def __add__(self, other: Score) -> Score:
-        return Sum(self, other) if isinstance(other, Score) else NotImplemented
+        return Sum(self, other) if isinstance(other, Score) else NotImplemented  # pyright: ignore[reportUnnecessaryIsInstance]
 
 
 class Sum(Score, name="_sum"):  # made by +, not by name

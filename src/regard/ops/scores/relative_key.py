@@ -60,7 +60,7 @@ class RelativeKey(Score):
         return True
 
     def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:
-        distances = self.table.shape[-2] if isinstance(self.table, Tensor) and self.table.ndim > 1 else 0
+        distances = self.table.shape[-2] if isinstance(self.table, Tensor) and self.table.ndim > 1 else 0  # pyright: ignore[reportUnnecessaryIsInstance]
         shapes = {
             "(2k + 1, head_dim)": (distances, head_dim),
             "(heads, 2k + 1, head_dim)": (shape[1], distances, head_dim),
