@@ -134,7 +134,7 @@ class _FittedTable:
         columns = [short(name) for name in table.columns]
         widths = [max(map(cell_len, column)) + GAP for column in zip(columns, *cells, strict=True)]
         room = options.max_width - max(map(cell_len, names)) - GAP
-        start = 0
+        start = stop = 0
         while start < len(columns):
             stop = start + max(1, sum(used <= room for used in accumulate(widths[start:])))
             left = len(columns) - stop

@@ -44,7 +44,12 @@ class SelectCells(Measure, name="_select_cells"):
         return selected if self.source == "weights" else selected.masked_fill(selected <= lowest(cells.dtype), fill)
 
     def result_specs(self, shape: Shape, dtype: torch.dtype) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
-        width = self.keys.shape[3] if isinstance(self.keys, Tensor) else len(range(*self.keys.indices(shape[3])))
+        if isinstance(self.keys, Tensor):
+            width = self.keys.shape[3]
+        elif self.keys == slice(None):
+            width = shape[3]  # a symbol while a program is compiled
+        else:
+            width = len(range(*self.keys.indices(shape[3])))
         return (((*self.result_shape(shape), width), dtype),)
 
 

@@ -93,7 +93,7 @@ def parts_of(tree: Any) -> Iterable[Any]:
     kind = _kind(type(tree))
     if kind is None:
         return ()
-    return vars(tree).values() if kind is object else tree.values() if kind is Mapping else tree
+    return tree.__dict__.values() if kind is object else tree.values() if kind is Mapping else tree
 
 
 def rebuild(cls: type[Tree], parts: Mapping[str, Any]) -> Tree:

@@ -1,8 +1,8 @@
 """Any model of transformers, made tiny from its configuration, offline.
 
 Numbers in a configuration are made small by what they are called (`config_sizes.RULES`), lists that have one entry a
-layer by picking a layer of each kind, sub-configurations likewise. `config_sizes.OVERRIDES` has what some configurations
-need beyond that.
+layer by picking a layer of each kind, sub-configurations likewise. `config_sizes.OVERRIDES` has what some
+configurations need beyond that.
 """
 
 from __future__ import annotations

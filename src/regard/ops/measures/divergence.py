@@ -59,9 +59,10 @@ class KLDivergence(Measure, name="kl_divergence"):
         if not hasattr(other, "request") or not hasattr(other, "lse"):
             raise InvalidType(f"KLDivergence.other: expected a WeightMatrix, got {type(other).__name__}")
         self.request, self.lse = other.request, other.lse()
-        self._versions = TensorVersions(
-            (other.request.query, other.request.key, other.request.mask, other.request.score)
-        )
+        if not torch.compiler.is_compiling():  # where nothing is watched
+            self._versions = TensorVersions(
+                (other.request.query, other.request.key, other.request.mask, other.request.score)
+            )
 
     def compute(self, block: Block) -> Float[Tensor, "batch heads rows"]:
         other, weights = self.request, block.weights
