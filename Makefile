@@ -62,7 +62,7 @@ model: .venv/ready
 clean:
 	rm -rf .venv build src/*.egg-info .pytest_cache .ruff_cache .import_linter_cache $(SCRIPTS)/node_modules
 
-.venv/installed: pyproject.toml constraints.txt
+.venv/installed: pyproject.toml constraints.txt setup.py $(wildcard src/regard/ops/kernels/native/csrc/*)
 	@echo "Setting up .venv: a few minutes, once"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .

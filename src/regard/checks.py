@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import torch
 from torch import Tensor
-from typing_extensions import Self
 
 from regard.errors import InvalidArgument, InvalidType, RegardError, did_you_mean, raise_problems
 

@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 import zlib
-from typing import Any, get_origin
+from typing import Any, NotRequired, get_origin
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load
-from typing_extensions import NotRequired, get_type_hints
+from typing_extensions import get_type_hints
 
 import regard
 from helpers.explore.page_cases import PRECISION, decimals, long_weights, one_layer, random_weights

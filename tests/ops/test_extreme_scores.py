@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.ops.cases import Total, allowed, masks
+from helpers.ops.cases import Total, allowed, masks, masks_of
 from helpers.pairwise import pairwise
 from regard.ops import attend
 from regard.ops.indexing import SelectCells
 from regard.ops.kernels import blocks, sparse
 from regard.ops.kernels.dispatch import KERNELS
+from regard.ops.kernels.native.kernel import Native
 from regard.ops.masks import Causal, Neighbours, Padding, to_dense
 from regard.ops.measures import Entropy, LogSumExp, Max, Received, TopK
 from regard.ops.scores import Bias, ScaledDotProduct, Score, Sinks
@@ -59,7 +60,12 @@ FORMS = {  # where scores come from: the product of query and key, or a table
     "bias and sinks": lambda table, sinks: Sinks(Bias(table), sinks),
     "own": lambda table, sinks: Table(table),
 }
-FORMS_OF = {"short": ["product"], "sdpa": ["product"], "sparse": ["product", "bias", "bias and sinks"]}
+FORMS_OF = {
+    "native": ["product"],
+    "short": ["product"],
+    "sdpa": ["product"],
+    "sparse": ["product", "bias", "bias and sinks"],
+}
 KNOWN = {kernel.name: kernel.measures for kernel in KERNELS}
 RUNNING, GRAPHS = ["blockwise", "reference", "sparse"], ["neighbours", "neighbours and", "no edges"]
 REST = range(len(FORMS)), list(PATTERNS), list(BIGGEST)
@@ -149,13 +155,13 @@ def check(kernel, form, mask, pattern, dtype, holes=False):
     close("scores", attended.weights.scores.dense(), masked, digits, 0.0)
     for name in found.keys() & truth.keys():
         close(name, found[name], truth[name], digits, digits)
-    if asked:
+    if "indices" in found:
         at = found["indices"]
         assert torch.equal((at >= 0).sum(-1), (masked > -inf).sum(-1).clamp(max=4))
         assert torch.zeros(SHAPE).scatter_add(-1, at.clamp(min=0), (at >= 0).float()).max() <= 1  # each once
         assert torch.equal(masked.gather(-1, at.clamp(min=0)).where(at >= 0, -inf), masked.topk(4, -1).values)
     names = {"output", "entropy", "lse", "received"} & found.keys()
-    if pattern == "rising" and asked:  # else which of the highest gets the gradient is anyone's choice
+    if pattern == "rising" and "topk" in found:  # else which of the highest gets the gradient is anyone's choice
         names |= {"max weight", "max score", "topk"}
     pairs = (
         gradients([by[name] for name in sorted(names)], of.values()) for by, of in ((found, leaves), (truth, exact))
@@ -167,8 +173,9 @@ def check(kernel, form, mask, pattern, dtype, holes=False):
 
 @pytest.mark.parametrize(
     ("kernel", "mask", "form", "pattern", "dtype"),
-    pairwise([kernel for kernel in KNOWN if kernel != "sparse"], list(RULES), *REST)
-    + pairwise(["sparse"], GRAPHS, *REST),
+    pairwise([kernel for kernel in KNOWN if kernel not in ("sparse", "native")], list(RULES), *REST)
+    + pairwise(["sparse"], GRAPHS, *REST)
+    + pairwise(["native"], masks_of(Native()), range(1), list(PATTERNS), [torch.float32]),
     ids=str,
 )
 def test_the_mask_alone_decides_whatever_the_scores(kernel, mask, form, pattern, dtype):

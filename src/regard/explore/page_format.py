@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, NotRequired
 
 import numpy as np
 import torch
 from safetensors.numpy import save
 from torch import Tensor
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 FORMAT_VERSION = 5
 CODES_PER_UNIT = 3000

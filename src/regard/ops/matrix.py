@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import prod
-from typing import Any
+from typing import Any, Self
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from typing_extensions import Self
 
 from regard.checks import Checks, as_device
 from regard.errors import InvalidArgument

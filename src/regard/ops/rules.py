@@ -6,11 +6,11 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import Field, dataclass, field, fields, make_dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 from weakref import WeakValueDictionary
 
 import torch
-from typing_extensions import Self, dataclass_transform
+from typing_extensions import dataclass_transform
 
 from regard.checks import as_device, describe
 from regard.errors import InvalidArgument, InvalidType, did_you_mean

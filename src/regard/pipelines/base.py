@@ -6,11 +6,10 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
-from typing_extensions import Self
 
 from regard.analysis.head_scores import repeated_random_tokens
 from regard.analysis.layer import AttentionKind

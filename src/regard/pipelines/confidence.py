@@ -6,8 +6,7 @@ import json
 import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-
-from typing_extensions import Self
+from typing import Self
 
 from regard.errors import InvalidFile
 

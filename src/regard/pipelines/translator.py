@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
-from typing_extensions import Self
 
 from regard.analysis.layer import LayerList
 from regard.analysis.recording import Recording

@@ -6,9 +6,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
-
-from typing_extensions import Self
+from typing import ClassVar, Self
 
 from regard.errors import InvalidFile
 from regard.files import as_path, atomic_write

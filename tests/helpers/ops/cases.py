@@ -17,7 +17,9 @@ from torch.nn.attention.flex_attention import create_block_mask
 from torch.nn.functional import leaky_relu
 
 from helpers.ops import dense_reference as d
+from regard.ops.kernels.base import Kernel
 from regard.ops.masks import Causal, Documents, Mask, Neighbours, Padding, Prefix, Spans, Window
+from regard.ops.masks.base import as_mask
 from regard.ops.measures import (
     Block,
     BlockMean,
@@ -46,6 +48,7 @@ from regard.ops.scores import (
     T5RelativeBias,
 )
 from regard.ops.tile import Tile
+from regard.ops.tree import subtrees
 
 Plain = dict[str, Any]
 """What a case is made of: tensors and numbers by name."""
@@ -364,6 +367,16 @@ def masks(batch: int, heads: int, queries: int, keys: int) -> dict[str, Any]:
     """All of them by name."""
     left_out = AS_LARGE_AS_THE_MATRIX if queries * keys > 2**20 else ()
     return {name: mask(name, batch, heads, queries, keys) for name in MASKS if name not in left_out}
+
+
+def masks_of(kernel: Kernel) -> list[str]:
+    """The names of those that a kernel supports."""
+
+    def supported(rule: Any) -> bool:
+        parts = [] if rule is None else [part for part in subtrees(as_mask(rule)) if isinstance(part, Mask)]
+        return kernel.masks is None or all(type(part) in kernel.masks for part in parts)
+
+    return [name for name, rule in masks(2, 2, 9, 12).items() if supported(rule)]
 
 
 def allowed(name: str, batch: int, heads: int, queries: int, keys: int, offset: int) -> Tensor:

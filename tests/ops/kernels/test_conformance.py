@@ -41,6 +41,9 @@ REFUSALS = (
     r"it supports up to 128 queries and keys, not (257|300|700)",
     "it does not support the score (Bilinear|Additive|SoftCap|Sum|Bias|Alibi|T5RelativeBias|RelativeKey|Sinks|Cosine)$",
     "it does not support the measure (Squares|Total)$",
+    "it does not support torch.float64$",
+    "it does not support the mask (MaskMod|FlexBlockMask|Neighbours|EveryThird)$",
+    "it adds biases to one ScaledDotProduct, the score is ",
 )
 
 

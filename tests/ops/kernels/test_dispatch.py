@@ -66,7 +66,7 @@ def test_kernels_may_be_inefficient_only_on_request():
 
 def test_an_unknown_name_gets_a_hint():
     with pytest.raises(
-        InvalidArgument, match=r"'blokwise', did you mean 'blockwise'\?; known: sparse, short, sdpa, bl"
+        InvalidArgument, match=r"'blokwise', did you mean 'blockwise'\?; known: sparse, native, short, sdpa, bl"
     ):
         attend(SMALL, SMALL, SMALL, kernel="blokwise")
 

@@ -35,6 +35,10 @@ class MeasureResults:
                 self.layouts[name] = measure.result_type, len(specs)
                 self._wholes[name] = [query.new_zeros(shape, dtype=dtype) for shape, dtype in specs]
 
+    def whole(self, name: str) -> list[Tensor]:
+        """The tensors of a built-in measure's result, to be filled."""
+        return self._wholes[name]
+
     def add(self, name: str, result: Any, index: BlockIndex) -> None:
         """Add what a measure returned for the block at an index."""
         measure = self.measures[name]

@@ -1,0 +1,121 @@
+// Which keys a query may attend to, 64 at a time.
+
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+
+#include "call.h"
+
+namespace regard {
+
+constexpr int64_t KEY_BLOCK = 64;  // keys whose mask is one word
+constexpr int MAX_MASK_DEPTH = 16;
+
+struct KeyRange {
+    int64_t start, stop;
+};
+
+inline uint64_t bits_of_range(int64_t start, int64_t stop) {
+    start = std::max<int64_t>(start, 0);
+    stop = std::min<int64_t>(stop, 64);
+    if (start >= stop) return 0;
+    return (~uint64_t{0} >> (64 - (stop - start))) << start;
+}
+
+// A row of a mask: one query of one head.
+class MaskRow {
+  public:
+    MaskRow(const Call& call, int64_t b, int64_t h, int64_t i) : call(call) {
+        batch = call.batch_index ? call.batch_index[b] : b;
+        head = call.head_index ? call.head_index[h] : h;
+        row = call.row_index ? call.row_index[i] : i;
+        position = row + call.offset;
+    }
+
+    // A range outside of which no key is allowed.
+    KeyRange range() const {
+        KeyRange stack[MAX_MASK_DEPTH];
+        int depth = 0;
+        for (int64_t s = 0; s < call.mask_steps; s++) {
+            const MaskStep& step = call.mask[s];
+            if (step.kind == AND || step.kind == OR) {
+                KeyRange b = stack[--depth], a = stack[--depth];
+                stack[depth++] = step.kind == AND ? KeyRange{std::max(a.start, b.start), std::min(a.stop, b.stop)}
+                                 : a.start >= a.stop ? b
+                                 : b.start >= b.stop ? a
+                                                     : KeyRange{std::min(a.start, b.start), std::max(a.stop, b.stop)};
+            } else if (step.kind == NOT) {
+                stack[depth - 1] = {0, call.keys};
+            } else {
+                stack[depth++] = range_of(step);
+            }
+        }
+        KeyRange range = depth ? stack[0] : KeyRange{0, call.keys};
+        return {std::max<int64_t>(range.start, 0), std::min(range.stop, call.keys)};
+    }
+
+    // Bit j is whether key first + j is allowed; keys beyond the last are not.
+    uint64_t bits(int64_t first) const {
+        uint64_t stack[MAX_MASK_DEPTH];
+        int depth = 0;
+        for (int64_t s = 0; s < call.mask_steps; s++) {
+            const MaskStep& step = call.mask[s];
+            if (step.kind == NOT) {
+                stack[depth - 1] = ~stack[depth - 1];
+            } else if (step.kind == AND || step.kind == OR) {
+                uint64_t b = stack[--depth], a = stack[--depth];
+                stack[depth++] = step.kind == AND ? a & b : a | b;
+            } else {
+                stack[depth++] = bits_of(step, first);
+            }
+        }
+        return (depth ? stack[0] : ~uint64_t{0}) & bits_of_range(0, call.keys - first);
+    }
+
+  private:
+    KeyRange range_of(const MaskStep& step) const {
+        if (step.kind == WINDOW)
+            return {step.left == UNLIMITED ? 0 : position - step.left, step.right == UNLIMITED ? call.keys : position + step.right + 1};
+        if (step.kind == RANGES) return {integer(step.first), integer(step.second)};
+        return {0, call.keys};
+    }
+
+    uint64_t bits_of(const MaskStep& step, int64_t first) const {
+        if (step.kind == WINDOW || step.kind == RANGES) {
+            KeyRange range = range_of(step);
+            return bits_of_range(std::max(range.start, first) - first, std::min(range.stop, first + 64) - first);
+        }
+        const int64_t count = std::min<int64_t>(64, call.keys - first);
+        uint64_t bits = 0;
+        if (step.kind == SAME) {
+            const int64_t own = integer(step.first);
+            const int64_t* ids = static_cast<const int64_t*>(step.second.data) + batch * step.second.batch;
+            for (int64_t j = 0; j < count; j++) bits |= uint64_t{ids[(first + j) * step.second.column] == own} << j;
+            return bits;
+        }
+        const uint8_t* cells = static_cast<const uint8_t*>(step.first.data) + batch * step.first.batch +
+                               head * step.first.head + row * step.first.row + first * step.first.column;
+        if (step.first.column == 0) return *cells ? ~uint64_t{0} : 0;
+        int64_t j = 0;
+        if (step.first.column == 1) {
+            for (; j + 8 <= count; j += 8) {  // the lowest bits of eight bytes, gathered by a product
+                uint64_t bytes;
+                std::memcpy(&bytes, cells + j, 8);
+                bits |= ((bytes & 0x0101010101010101) * 0x0102040810204080 >> 56) << j;
+            }
+        }
+        for (; j < count; j++) bits |= uint64_t{cells[j * step.first.column] != 0} << j;
+        return bits;
+    }
+
+    int64_t integer(const Strided& of) const {
+        if (of.data == nullptr) return 0;
+        return static_cast<const int64_t*>(of.data)[batch * of.batch + head * of.head + row * of.row];
+    }
+
+    const Call& call;
+    int64_t batch, head, row, position;
+};
+
+}  // namespace regard

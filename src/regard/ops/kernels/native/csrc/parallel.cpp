@@ -1,0 +1,64 @@
+// Run the tasks of a call on several threads: those of the OpenMP library that torch has loaded, or new ones.
+//
+// OpenMP's threads wait actively for a moment after each operation of torch. Other threads would compete with them for
+// the cores; these are the same.
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "call.h"
+
+extern "C" int regard_forward(const regard::Call* call, int64_t first, int64_t last);
+extern "C" void regard_finish(const regard::Call* call);
+
+namespace {
+
+struct Work {
+    const regard::Call* call;
+    int64_t first, last;
+    int threads;
+    std::atomic<int> failed, next;
+};
+
+// A share of the tasks: consecutive ones, so that a head's keys are packed once.
+void run_share(void* data) {
+    Work& work = *static_cast<Work*>(data);
+    const int64_t share = work.next.fetch_add(1), tasks = work.last - work.first;
+    const int failed = regard_forward(work.call, work.first + tasks * share / work.threads,
+                                      work.first + tasks * (share + 1) / work.threads);
+    if (failed) work.failed = failed;
+}
+
+}  // namespace
+
+// `parallel` is GOMP_parallel or null. Returns 0, or 1 if there is not enough memory.
+REGARD_EXPORT int regard_run(const regard::Call* call, int64_t first, int64_t last, int threads,
+                          void (*parallel)(void (*)(void*), void*, unsigned, unsigned)) {
+    Work work{call, first, last, threads, {0}, {0}};
+    if (threads == 1) {
+        run_share(&work);
+    } else if (parallel != nullptr) {
+        parallel(run_share, &work, static_cast<unsigned>(threads), 0);
+        while (work.next < threads) run_share(&work);  // a team may have fewer threads
+    } else {
+        std::vector<std::thread> team;
+        for (int t = 1; t < threads; t++) team.emplace_back(run_share, &work);
+        run_share(&work);
+        for (std::thread& thread : team) thread.join();
+    }
+    if (!work.failed && last == call->batch * call->heads * call->chunks) regard_finish(call);
+    return work.failed;
+}
+
+// What this processor has: 2 for AVX-512, 1 for AVX2 with FMA and F16C, else 0.
+REGARD_EXPORT int regard_level() {
+#if defined(__x86_64__) || defined(_M_X64)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        return 2;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) return 1;
+#endif
+    return 0;
+}
