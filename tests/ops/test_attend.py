@@ -21,8 +21,14 @@ from regard.ops.scores import Score
 @pytest.mark.parametrize(
     ("kernel", "dtype", "mask", "kv_heads"),
     pairwise(
-        [kernel.name for kernel in KERNELS if kernel.name != "sparse"],
+        [kernel.name for kernel in KERNELS if kernel.name not in {"sparse", "native"}],
         [torch.float64, torch.float32, torch.bfloat16, torch.float16],
+        ["none", "causal", "padding", "window"],
+        [1, 2, 4],
+    )
+    + pairwise(
+        ["native"],
+        [torch.float32, torch.bfloat16, torch.float16],
         ["none", "causal", "padding", "window"],
         [1, 2, 4],
     ),
