@@ -27,7 +27,7 @@ def same(one, other):
             theirs.key_tokens,
         )
         assert torch.equal(mine.weights.dense(), theirs.weights.dense())
-        assert torch.equal(mine.weights.lse(), theirs.weights.lse())
+        torch.testing.assert_close(mine.weights.lse(), theirs.weights.lse())  # kernels differ by last digits
 
 
 def changed(whole, change):
