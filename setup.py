@@ -28,6 +28,10 @@ class BuildLibraries(build_ext):
     def get_ext_filename(self, ext_name: str) -> str:
         return str(Path(*ext_name.split(".")).with_suffix(".so"))
 
+    def copy_extensions_to_source(self) -> None:
+        Path(FOLDER).with_name("lib").mkdir(exist_ok=True)
+        super().copy_extensions_to_source()
+
     def get_export_symbols(self, ext: Extension) -> list[str]:
         return []  # no PyInit_ function
 
@@ -42,7 +46,7 @@ class PlatformWheel(bdist_wheel):
 setup(
     ext_modules=[
         Extension(
-            f"regard.ops.kernels.native.{level}",
+            f"regard.ops.kernels.native.lib.{level}",
             sources=[f"{FOLDER}/forward.cpp", f"{FOLDER}/parallel.cpp"],
             depends=[str(path) for path in sorted(Path(FOLDER).glob("*.h"))],
             extra_compile_args=[*FLAGS, *flags],

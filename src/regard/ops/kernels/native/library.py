@@ -131,7 +131,7 @@ def library() -> Library | str:
 
 
 def _load(level: str) -> ctypes.CDLL:
-    path = Path(__file__).with_name(f"{level}.so")
+    path = Path(__file__).with_name("lib") / f"{level}.so"
     if not path.exists():
         raise OSError(f"{path.name} was not built")
     return ctypes.CDLL(str(path))
