@@ -115,3 +115,16 @@ def test_key_and_value_may_differ_in_their_numbers_of_heads(heads, kv_heads, val
     torch.testing.assert_close(actual, expected)
     gradients = (torch.autograd.grad(output.square().sum(), tensors) for output in (actual, expected))
     torch.testing.assert_close(*gradients)
+
+
+def test_masks_nested_deeper_than_the_native_kernel_remembers_are_computed():
+    query, key, value = torch.randn(3, 1, 2, 20, 8).unbind()
+    mask = Window(1, 1)
+    for width in range(40):
+        mask = Window(width % 5, 0) | (Window(0, 3) & mask)
+    found, truth = (
+        attend(query, key, value, mask=mask, measure=["entropy", "received"], kernel=kernel)
+        for kernel in (None, "reference")
+    )
+    torch.testing.assert_close(found.output, truth.output)
+    torch.testing.assert_close(found.measured["received"], truth.measured["received"])

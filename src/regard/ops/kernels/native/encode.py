@@ -209,6 +209,17 @@ SCORES = frozenset({ScaledDotProduct, Sum, Bias, Alibi, T5RelativeBias, SoftCap,
 MEASURES = frozenset({Entropy, LogSumExp, Received})
 
 
+MAX_MASK_DEPTH = 16
+"""As in csrc/mask.h: how many masks a row has to remember at once."""
+
+
+def mask_depth(mask: Mask | None) -> int:
+    """How many masks are remembered at once while the steps of a mask are computed."""
+    if isinstance(mask, (And, Or)):
+        return max(mask_depth(mask.left), 1 + mask_depth(mask.right))
+    return mask_depth(mask.mask) if isinstance(mask, Not) else 2
+
+
 def score_order(score: Score) -> list[Score] | None:
     """What is done to the scaled dot product, in order; None if a score is not made in this way."""
     if isinstance(score, ScaledDotProduct):

@@ -9,7 +9,16 @@ from torch import Tensor
 
 from regard.ops.kernels.base import KernelInputs, RunOptions
 from regard.ops.kernels.blockwise import Blockwise
-from regard.ops.kernels.native.encode import DTYPES, MASKS, MEASURES, SCORES, EncodedCall, score_order
+from regard.ops.kernels.native.encode import (
+    DTYPES,
+    MASKS,
+    MAX_MASK_DEPTH,
+    MEASURES,
+    SCORES,
+    EncodedCall,
+    mask_depth,
+    score_order,
+)
 from regard.ops.kernels.native.library import Library, library
 from regard.ops.kernels.results import MeasureResults
 
@@ -39,6 +48,8 @@ class Native(Blockwise):
             yield "it has no dropout"
         if value is not None and value.dtype != request.query.dtype:
             yield f"the value is {value.dtype}, the query {request.query.dtype}"
+        if mask_depth(request.mask) > MAX_MASK_DEPTH:
+            yield f"it supports masks combined up to {MAX_MASK_DEPTH} deep"
         if score_order(request.score) is None:
             yield f"it adds biases to one ScaledDotProduct, the score is {request.score!r}"
         kinds = [type(measure) for measure in inputs.measures.values()]
