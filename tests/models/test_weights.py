@@ -65,8 +65,9 @@ def test_a_model_without_weights_has_no_memory_and_imports_no_compiler():
     code = (
         "import sys; from regard.models import Transformer, TransformerConfig\n"
         "from regard.models.weights import init_empty_weights\n"
+        "before = 'sympy' in sys.modules  # torch 2.14 imports it itself\n"
         "with init_empty_weights(): Transformer(TransformerConfig(60, positions='learned'))\n"
-        "assert 'torch._dynamo' not in sys.modules and 'sympy' not in sys.modules"
+        "assert 'torch._dynamo' not in sys.modules and ('sympy' in sys.modules) == before"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
