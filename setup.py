@@ -47,7 +47,7 @@ setup(
     ext_modules=[
         Extension(
             f"regard.ops.kernels.native.lib.{level}",
-            sources=[f"{FOLDER}/forward.cpp", f"{FOLDER}/parallel.cpp"],
+            sources=[f"{FOLDER}/{name}.cpp" for name in ("forward", "backward", "parallel")],
             depends=[str(path) for path in sorted(Path(FOLDER).glob("*.h"))],
             extra_compile_args=[*FLAGS, *flags],
             extra_link_args=["-pthread"],

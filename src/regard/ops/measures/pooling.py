@@ -92,8 +92,7 @@ class GroupPool(Measure):
         self.num_groups = self._count_groups()
 
     def compute(self, block: Block) -> Float[Tensor, "batch heads query_groups key_groups"]:
-        if self._count_groups() != self.num_groups:
-            raise InvalidArgument("GroupPool: the groups were changed in place while they were in use; make a new one")
+        self.check_unchanged()
         weights = block.weights
         batch, _, rows, keys = block.index
         key_groups = _of_batch(self.key_groups, batch)[..., keys][:, None, None]
@@ -131,6 +130,19 @@ class GroupPool(Measure):
                 )
         if not is_compiling and not checks.problems:
             self.num_groups = self._count_groups()  # the tensors may have changed since
+
+    def check_unchanged(self) -> None:
+        """Raise an error if there are other groups than before."""
+        if self._count_groups() != self.num_groups:
+            raise InvalidArgument("GroupPool: the groups were changed in place while they were in use; make a new one")
+
+    def row_shares(self) -> Float[Tensor, "batch queries"]:
+        """For each query, 1 / the number of queries in its group; 0 if it is dropped; batch is 1 for (queries,)."""
+        groups = torch.atleast_2d(self.query_groups).to(torch.int64)
+        bins = groups.where(groups >= 0, self.num_groups[0])
+        members = torch.zeros(len(groups), self.num_groups[0] + 1, device=groups.device)
+        members.scatter_add_(1, bins, torch.ones_like(bins, dtype=members.dtype))
+        return (1 / members.clamp(min=1)).gather(1, bins) * (groups >= 0)
 
     def _count_groups(self) -> tuple[int, int]:
         query, key = (

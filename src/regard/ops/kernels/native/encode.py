@@ -3,120 +3,113 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from regard.ops.kernels.base import KernelInputs
-from regard.ops.kernels.native.library import Call, ColumnSums, MaskStep, ScoreStep, Strided, strided
-from regard.ops.kernels.results import MeasureResults
+from regard.ops.kernels.native.library import (
+    DTYPES,
+
+    MaskStep,
+    MaskSteps,
+    Matrix,
+    MeasureCall,
+    ScoreStep,
+    Strided,
+    strided,
+)
 from regard.ops.masks import And, Causal, DenseMask, Documents, Mask, Not, Or, Padding, Prefix, Spans, Window
-from regard.ops.measures import Entropy, LogSumExp, Received
 from regard.ops.request import AttentionRequest
-from regard.ops.scores import Alibi, Bias, ScaledDotProduct, Score, Sinks, SoftCap, Sum, T5RelativeBias
+from regard.ops.scores import Alibi, Bias, RelativeKey, ScaledDotProduct, Score, Sinks, SoftCap, Sum, T5RelativeBias
+from regard.ops.tile import Shape
 
 WINDOW, RANGES, SAME, CELLS, AND, OR, NOT = range(7)  # MaskKind in csrc/call.h
-ADD_CELLS, ADD_DISTANCES, SOFT_CAP = range(3)  # ScoreKind
+ADD_CELLS, ADD_DISTANCES, ADD_RELATIVE, SOFT_CAP = range(4)  # ScoreKind
 UNLIMITED = -(2**63)
-DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-MAX_CHUNKS = 16
-"""A head is cut into as many parts at most. More would need more memory for the sums over their columns."""
-MIN_ROWS_PER_CHUNK = 128
-CACHE_BYTES = 600_000
-"""A block of rows fits in the second-level cache of most cores, together with the keys that are being multiplied."""
+MAX_MASK_DEPTH = 16
+"""As in csrc/mask.h: how many masks a row has to remember at once."""
 
 
-class EncodedCall:
-    """A call for the library, and the tensors that its pointers refer to."""
+class Encoder:
+    """Writes structures, and keeps the tensors alive that they point to."""
 
-    def __init__(self, inputs: KernelInputs, output: Tensor | None, results: MeasureResults) -> None:
-        request, value = inputs.request, inputs.value
+    def __init__(self) -> None:
         self._kept: list[Any] = []
+
+    def keep(self, thing: Any) -> Any:
+        """Keep something alive as long as this encoder."""
+        self._kept.append(thing)
+        return thing
+
+    def strided(self, tensor: Tensor) -> Strided:
+        """A tensor with four axes, whose axes of size 1 are broadcast."""
+        self._kept.append(tensor)
+        strides = [0 if size == 1 else stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+        return Strided(tensor.data_ptr(), *strides, DTYPES.get(tensor.dtype, 0))
+
+    def pointer(self, tensor: Tensor | None, dtype: torch.dtype) -> int | None:
+        """The address of a tensor's elements in a dtype, contiguous."""
+        if tensor is None:
+            return None
+        tensor = tensor.to(dtype).contiguous()
+        self._kept.append(tensor)
+        return tensor.data_ptr()
+
+    def array(self, cls: type[ctypes.Structure], items: list[Any]) -> Any:
+        """Structures as an array; None for none."""
+        return self.keep((cls * len(items))(*items)) if items else None
+
+    def matrix(self, request: AttentionRequest) -> Matrix:
+        """What a weight matrix is made from."""
         batch, heads, queries, keys = request.shape
-        self.chunks = max(1, min(MAX_CHUNKS, queries // MIN_ROWS_PER_CHUNK))
-        self._encode_measures(inputs, results)
-        masks, scores = self._mask(request), self._scores(request)
-        sinks = request.score.sinks
-        self.call = Call(
+        scores = self.scores(request)
+        self._kept.append(request)
+        return Matrix(
             batch=batch,
             heads=heads,
             kv_heads=request.key.shape[1],
-            value_heads=heads if value is None else value.shape[1],
             queries=queries,
             keys=keys,
             head_dim=request.query.shape[3],
-            value_dim=0 if value is None else value.shape[3],
-            dtype=DTYPES[request.query.dtype],
             query=strided(request.query),
             key=strided(request.key),
-            value=Strided() if value is None else strided(value),
-            output=Strided() if output is None else strided(output),
             scale=request.scale,
             offset=request.offset,
-            batch_index=self._pointer(request.batch, torch.int64),
-            head_index=self._pointer(request.heads, torch.int64),
-            row_index=self._pointer(request.rows, torch.int64),
-            mask_steps=len(masks),
+            batch_index=self.pointer(request.batch, torch.int64),
+            head_index=self.pointer(request.heads, torch.int64),
+            row_index=self.pointer(request.rows, torch.int64),
+            mask=self.mask(request.mask, full_shape(request), request.offset),
             score_steps=len(scores),
-            mask=self._array(MaskStep, masks),
-            scores=self._array(ScoreStep, scores),
-            sinks=self._pointer(sinks, torch.float32),
-            lse=self._row_result(results, inputs, LogSumExp),
-            entropy=self._row_result(results, inputs, Entropy),
-            column_sums=len(self._columns),
-            columns=self._array(ColumnSums, self._columns),
-            chunks=self.chunks,
-            cache_bytes=CACHE_BYTES,
+            scores=self.array(ScoreStep, scores),
+            sinks=self.pointer(request.score.sinks, torch.float32),
         )
-        self._kept.append((request, value, output, results))
 
-    def _encode_measures(self, inputs: KernelInputs, results: MeasureResults) -> None:
-        request = inputs.request
-        batch, heads, queries, keys = request.shape
-        self._columns: list[ColumnSums] = []
-        for name, measure in inputs.measures.items():
-            if isinstance(measure, Received):
-                weights = Strided()
-                if measure.row_weights is not None:
-                    expanded = measure.row_weights.to(torch.float32).expand(batch, heads, queries)[..., None]
-                    weights = self._strided(expanded)
-                by_chunk = request.query.new_empty(batch, heads, self.chunks, keys, dtype=torch.float32)
-                (sums,) = results.whole(name)
-                self._columns.append(ColumnSums(weights, sums.data_ptr(), self._pointer(by_chunk, torch.float32)))
+    def mask(self, mask: Mask | None, shape: Shape, offset: int) -> MaskSteps:
+        """A mask for tensors of a shape."""
+        steps = [] if mask is None else self._mask_steps(mask, shape, offset)
+        return MaskSteps(len(steps), self.array(MaskStep, steps))
 
-    def _row_result(self, results: MeasureResults, inputs: KernelInputs, cls: type) -> int | None:
-        for name, measure in inputs.measures.items():
-            if type(measure) is cls:
-                return results.whole(name)[0].data_ptr()
-        return None
-
-    def _mask(self, request: AttentionRequest) -> list[MaskStep]:
-        if request.mask is None:
-            return []
-        shape = request.shape if request.full_shape is None else request.full_shape
-        return self._mask_steps(request.mask, shape, request.offset)
-
-    def _mask_steps(self, mask: Mask, shape: tuple[int, ...], offset: int) -> list[MaskStep]:
+    def _mask_steps(self, mask: Mask, shape: Shape, offset: int) -> list[MaskStep]:
         return self.mask_encoders[type(mask)](self, mask, shape, offset)
 
-    def _window(self, mask: Window, shape: tuple[int, ...], offset: int) -> list[MaskStep]:
+    def _window(self, mask: Window, shape: Shape, offset: int) -> list[MaskStep]:
         left, right = (UNLIMITED if limit is None else limit for limit in (mask.left, mask.right))
         return [MaskStep(WINDOW, left, right)]
 
-    def _padding(self, mask: Padding, shape: tuple[int, ...], offset: int) -> list[MaskStep]:
+    def _padding(self, mask: Padding, shape: Shape, offset: int) -> list[MaskStep]:
         value = mask.lengths_or_mask
         if mask.has_lengths:
-            return [MaskStep(RANGES, second=self._strided(value.to(torch.int64)[:, None, None, None]))]
-        return [MaskStep(CELLS, first=self._strided(value[:, None, None, :]))]
+            return [MaskStep(RANGES, second=self.strided(value.to(torch.int64)[:, None, None, None]))]
+        return [MaskStep(CELLS, first=self.strided(value[:, None, None, :]))]
 
-    def _prefix(self, mask: Prefix, shape: tuple[int, ...], offset: int) -> list[MaskStep]:
+    def _prefix(self, mask: Prefix, shape: Shape, offset: int) -> list[MaskStep]:
         lengths = torch.as_tensor(mask.lengths, dtype=torch.int64).expand(shape[0])[:, None, None, None]
-        prefix = MaskStep(RANGES, second=self._strided(lengths))
+        prefix = MaskStep(RANGES, second=self.strided(lengths))
         return [prefix, MaskStep(WINDOW, UNLIMITED, 0), MaskStep(OR)]
 
-    def _documents(self, mask: Documents, shape: tuple[int, ...], offset: int) -> list[MaskStep]:
+    def _documents(self, mask: Documents, shape: Shape, offset: int) -> list[MaskStep]:
         of_key = mask.document_ids.to(torch.int64)
         if mask.query_document_ids is None:
             position = torch.arange(shape[2]) + offset
@@ -131,27 +124,27 @@ class EncodedCall:
     def _ids(self, ids: Tensor, axis: int) -> Strided:
         """The ids of queries (axis 2) or keys (axis 3), (tokens,) or (batch or 1, tokens)."""
         ids = torch.atleast_2d(ids)
-        return self._strided(ids[:, None, :, None] if axis == 2 else ids[:, None, None, :])
+        return self.strided(ids[:, None, :, None] if axis == 2 else ids[:, None, None, :])
 
-    def _spans(self, mask: Spans, shape: tuple[int, ...], offset: int) -> list[MaskStep]:
+    def _spans(self, mask: Spans, shape: Shape, offset: int) -> list[MaskStep]:
         steps: list[MaskStep] = []
         for number, (start, stop) in enumerate(zip(mask.starts.unbind(-1), mask.stops.unbind(-1), strict=True)):
-            first, second = (self._strided(each.to(torch.int64)[..., None]) for each in (start, stop))
+            first, second = (self.strided(each.to(torch.int64)[..., None]) for each in (start, stop))
             steps.append(MaskStep(RANGES, first=first, second=second))
             if number:
                 steps.append(MaskStep(OR))
         return steps
 
-    def _dense(self, mask: DenseMask, shape: tuple[int, ...], offset: int) -> list[MaskStep]:
-        return [MaskStep(CELLS, first=self._strided(mask.tensor.expand(shape)))]
+    def _dense(self, mask: DenseMask, shape: Shape, offset: int) -> list[MaskStep]:
+        return [MaskStep(CELLS, first=self.strided(mask.tensor.expand(shape)))]
 
-    def _and(self, mask: And, shape: tuple[int, ...], offset: int) -> list[MaskStep]:
+    def _and(self, mask: And, shape: Shape, offset: int) -> list[MaskStep]:
         return [*(s for part in (mask.left, mask.right) for s in self._mask_steps(part, shape, offset)), MaskStep(AND)]
 
-    def _or(self, mask: Or, shape: tuple[int, ...], offset: int) -> list[MaskStep]:
+    def _or(self, mask: Or, shape: Shape, offset: int) -> list[MaskStep]:
         return [*(s for part in (mask.left, mask.right) for s in self._mask_steps(part, shape, offset)), MaskStep(OR)]
 
-    def _not(self, mask: Not, shape: tuple[int, ...], offset: int) -> list[MaskStep]:
+    def _not(self, mask: Not, shape: Shape, offset: int) -> list[MaskStep]:
         return [*self._mask_steps(mask.mask, shape, offset), MaskStep(NOT)]
 
     mask_encoders: ClassVar[dict[type[Mask], Callable[..., list[MaskStep]]]] = {
@@ -167,50 +160,50 @@ class EncodedCall:
         Not: _not,
     }
 
-    def _scores(self, request: AttentionRequest) -> list[ScoreStep]:
+    def scores(self, request: AttentionRequest) -> list[ScoreStep]:
+        """What is done to the scaled dot product."""
         order = score_order(request.score)
         assert order is not None
-        shape = request.shape if request.full_shape is None else request.full_shape
-        return [self._score_step(score, shape, request.offset) for score in order]
+        return [self._score_step(score, full_shape(request), request.offset) for score in order]
 
-    def _score_step(self, score: Score, shape: tuple[int, ...], offset: int) -> ScoreStep:
+    def _score_step(self, score: Score, shape: Shape, offset: int) -> ScoreStep:
         if isinstance(score, SoftCap):
             return ScoreStep(SOFT_CAP, cap=score.cap)
         if isinstance(score, Bias):
-            return ScoreStep(ADD_CELLS, values=self._strided(score.tensor.to(torch.float32).expand(shape)))
-        shift = offset + shape[2] - 1  # the first number is that of the last query's distance to the first key
-        distance = torch.arange(-shift, shape[3] - offset)
-        if isinstance(score, T5RelativeBias):
-            values = score.table[score.bucket(distance)].mT.to(torch.float32)
-        else:
-            assert isinstance(score, Alibi)
-            values = score.slopes.to(torch.float32)[:, None] * -distance.abs()
-        return ScoreStep(ADD_DISTANCES, shift=shift, values=self._strided(values.contiguous()[None, :, None]))
-
-    def _strided(self, tensor: Tensor) -> Strided:
-        """A tensor with four axes, whose axes of size 1 are broadcast."""
-        self._kept.append(tensor)
-        strides = [0 if size == 1 else stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
-        return Strided(tensor.data_ptr(), *strides)
-
-    def _pointer(self, tensor: Tensor | None, dtype: torch.dtype) -> int | None:
-        if tensor is None:
-            return None
-        tensor = tensor.to(dtype).contiguous()
-        self._kept.append(tensor)
-        return tensor.data_ptr()
-
-    def _array(self, cls: type[ctypes.Structure], items: list[Any]) -> Any:
-        return (cls * len(items))(*items) if items else None
+            return ScoreStep(ADD_CELLS, values=self.strided(score.tensor.to(torch.float32).expand(shape)))
+        if isinstance(score, RelativeKey):
+            table = score.table.to(torch.float32)
+            table = table[None, None] if table.ndim == 2 else table[None]
+            return ScoreStep(ADD_RELATIVE, shift=table.shape[2] // 2, values=self.strided(table))
+        values = by_distance(score, shape, offset)[None, :, None].contiguous()
+        return ScoreStep(ADD_DISTANCES, shift=offset + shape[2] - 1, values=self.strided(values))
 
 
-MASKS = frozenset(EncodedCall.mask_encoders)
-SCORES = frozenset({ScaledDotProduct, Sum, Bias, Alibi, T5RelativeBias, SoftCap, Sinks})
-MEASURES = frozenset({Entropy, LogSumExp, Received})
+def full_shape(request: AttentionRequest) -> Shape:
+    """The shape that mask and score were made for."""
+    return request.shape if request.full_shape is None else request.full_shape
 
 
-MAX_MASK_DEPTH = 16
-"""As in csrc/mask.h: how many masks a row has to remember at once."""
+def by_distance(score: Score, shape: Shape, offset: int) -> Tensor:
+    """What a score adds at each distance, (heads, distances), from the last query's distance to the first key on."""
+    distance = torch.arange(1 - offset - shape[2], shape[3] - offset)
+    if isinstance(score, T5RelativeBias):
+        return score.table[score.bucket(distance)].mT.to(torch.float32)
+    assert isinstance(score, Alibi)
+    return score.slopes.to(torch.float32)[:, None] * -distance.abs()
+
+
+MASKS = frozenset(Encoder.mask_encoders)
+BIASES = (Bias, Alibi, T5RelativeBias, RelativeKey)
+SCORES = frozenset({ScaledDotProduct, Sum, SoftCap, Sinks, *BIASES})
+
+
+def unsupported_request(request: AttentionRequest) -> Iterator[str]:
+    """Why a weight matrix cannot be computed, beyond the classes of its mask and score."""
+    if mask_depth(request.mask) > MAX_MASK_DEPTH:
+        yield f"it supports masks combined up to {MAX_MASK_DEPTH} deep"
+    if score_order(request.score) is None:
+        yield f"it adds biases to one ScaledDotProduct, the score is {request.score!r}"
 
 
 def mask_depth(mask: Mask | None) -> int:
@@ -240,7 +233,7 @@ def score_order(score: Score) -> list[Score] | None:
 
 def _terms(score: Score) -> list[Score] | None:
     """The biases of a sum of biases; None if it is something else."""
-    if isinstance(score, (Bias, Alibi, T5RelativeBias)):
+    if isinstance(score, BIASES):
         return [score]
     if isinstance(score, Sinks):
         return _terms(score.score)

@@ -1,7 +1,8 @@
-"""The native kernel: a forward pass in C++; gradients come from `Blockwise`."""
+"""The native kernel: forward and backward pass in C++."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -9,25 +10,28 @@ from torch import Tensor
 
 from regard.ops.kernels.base import KernelInputs, RunOptions
 from regard.ops.kernels.blockwise import Blockwise
-from regard.ops.kernels.native.encode import (
-    DTYPES,
-    MASKS,
-    MAX_MASK_DEPTH,
-    MEASURES,
-    SCORES,
-    EncodedCall,
-    mask_depth,
-    score_order,
-)
-from regard.ops.kernels.native.library import Library, library
+from regard.ops.kernels.native.encode import MASKS, SCORES, Encoder, unsupported_request
+from regard.ops.kernels.native.encode_measures import MEASURES, encode_measure, unsupported_measures
+from regard.ops.kernels.native.library import DTYPES, Call, Library, MeasureCall, Strided, library, strided
 from regard.ops.kernels.results import MeasureResults
+from regard.ops.measures import BlockMean, GroupPool
+
+MIN_QUERIES = 8
+
+MAX_CHUNKS = 16
+"""A head is cut into as many parts at most. More would need more memory for the sums over their columns."""
+
+MIN_ROWS_PER_CHUNK = 128
+
+CACHE_BYTES = 600_000
+"""A block of rows fits in the second-level cache of most cores, together with the keys that are being multiplied."""
 
 
 class Native(Blockwise):
     """Output and measures in one pass in C++, on a CPU."""
 
     name = "native"
-    description = "C++ for CPUs: output, entropy, lse and received in one pass"
+    description = "C++ for CPUs: output and measures in one pass"
     devices = ("cpu",)
     dtypes = tuple(DTYPES)
     masks = MASKS
@@ -43,18 +47,13 @@ class Native(Blockwise):
         if isinstance(found, str):
             yield found
         yield from super().unsupported_reasons(inputs)
-        request, value = inputs.request, inputs.value
         if inputs.dropout:
             yield "it has no dropout"
-        if value is not None and value.dtype != request.query.dtype:
-            yield f"the value is {value.dtype}, the query {request.query.dtype}"
-        if mask_depth(request.mask) > MAX_MASK_DEPTH:
-            yield f"it supports masks combined up to {MAX_MASK_DEPTH} deep"
-        if score_order(request.score) is None:
-            yield f"it adds biases to one ScaledDotProduct, the score is {request.score!r}"
-        kinds = [type(measure) for measure in inputs.measures.values()]
-        if len({kind for kind in kinds if kind.axis == "queries"}) < sum(kind.axis == "queries" for kind in kinds):
-            yield "it computes each measure of rows once"
+        value = inputs.value
+        if value is not None and value.dtype not in DTYPES and value.dtype != inputs.request.query.dtype:
+            yield f"it does not support {value.dtype}"
+        yield from unsupported_request(inputs.request)
+        yield from unsupported_measures(inputs)
 
     def inefficient_reasons(self, inputs: KernelInputs) -> Iterator[str]:
         """No measures, or few queries."""
@@ -68,9 +67,42 @@ class Native(Blockwise):
         output = None if value is None else value.new_empty(*inputs.request.shape[:3], value.shape[3])
         found = library()
         assert isinstance(found, Library)
-        encoded = EncodedCall(inputs, output, results)  # holds the tensors that the call points to
-        found.run(encoded.call)
+        encoder = Encoder()  # holds the tensors that the call points to
+        found.run(forward_call(encoder, inputs, output, results))
         return output, results
 
 
-MIN_QUERIES = 8
+def forward_call(encoder: Encoder, inputs: KernelInputs, output: Tensor | None, results: MeasureResults) -> Call:
+    """The call of a forward pass that fills output and results."""
+    request, value = inputs.request, inputs.value
+    chunks, chunk_rows = cut_queries(inputs)
+    measures = [
+        call
+        for name, measure in inputs.measures.items()
+        for call in encode_measure(encoder, measure, results.whole(name), request, chunks)
+    ]
+    return Call(
+        matrix=encoder.matrix(request),
+        value_heads=request.shape[1] if value is None else value.shape[1],
+        value_dim=0 if value is None else value.shape[3],
+        value=Strided() if value is None else strided(value),
+        output=Strided() if output is None else strided(output),
+        measure_count=len(measures),
+        measures=encoder.array(MeasureCall, measures),
+        chunks=chunks,
+        chunk_rows=chunk_rows,
+        cache_bytes=CACHE_BYTES,
+    )
+
+
+def cut_queries(inputs: KernelInputs) -> tuple[int, int]:
+    """The number of chunks, and rows of each: a function of the shape and the measures alone."""
+    queries = inputs.request.shape[2]
+    measures = inputs.measures.values()
+    if any(isinstance(measure, GroupPool) for measure in measures):
+        return 1, queries  # rows of a group can be anywhere
+    chunks = max(1, min(MAX_CHUNKS, queries // MIN_ROWS_PER_CHUNK))
+    rows = -(-queries // chunks)
+    unit = math.lcm(*(measure.block_size for measure in measures if isinstance(measure, BlockMean)))
+    rows = min(-(-rows // unit) * unit, queries)  # no block is in two chunks
+    return max(-(-queries // max(rows, 1)), 1), rows

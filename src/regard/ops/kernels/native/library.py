@@ -24,62 +24,78 @@ MAX_WORK = 2**35
 """Multiply-adds after which Python can notice Ctrl-C, less than a second."""
 
 
+INT, POINTER = ctypes.c_int64, ctypes.c_void_p
+
+
 class Strided(ctypes.Structure):
     """A tensor of up to four axes, with 0 as the stride of axes along which it is broadcast."""
 
-    _fields_ = [("data", ctypes.c_void_p), *((name, ctypes.c_int64) for name in ("batch", "head", "row", "column"))]
+    _fields_ = [("data", POINTER), *((name, INT) for name in ("batch", "head", "row", "column", "dtype"))]
 
 
 class MaskStep(ctypes.Structure):
     """A step of a mask."""
 
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("kind", "left", "right")),
-        ("first", Strided),
-        ("second", Strided),
-    ]
+    _fields_ = [*((name, INT) for name in ("kind", "left", "right")), ("first", Strided), ("second", Strided)]
+
+
+class MaskSteps(ctypes.Structure):
+    """A mask."""
+
+    _fields_ = [("count", INT), ("steps", ctypes.POINTER(MaskStep))]
 
 
 class ScoreStep(ctypes.Structure):
     """A step that changes scores."""
 
-    _fields_ = [("kind", ctypes.c_int64), ("cap", ctypes.c_float), ("shift", ctypes.c_int64), ("values", Strided)]
+    _fields_ = [("kind", INT), ("cap", ctypes.c_float), ("shift", INT), ("values", Strided), ("gradient", POINTER)]
 
 
-class ColumnSums(ctypes.Structure):
-    """Sums over the rows of each head."""
+class Matrix(ctypes.Structure):
+    """What the weights are made from."""
 
-    _fields_ = [("weights", Strided), ("sums", ctypes.c_void_p), ("by_chunk", ctypes.c_void_p)]
+    _fields_ = [
+        *((name, INT) for name in ("batch", "heads", "kv_heads", "queries", "keys", "head_dim")),
+        *(("query", Strided), ("key", Strided), ("scale", ctypes.c_float), ("offset", INT)),
+        *((name, POINTER) for name in ("batch_index", "head_index", "row_index")),
+        *(("mask", MaskSteps), ("score_steps", INT), ("scores", ctypes.POINTER(ScoreStep)), ("sinks", POINTER)),
+    ]
+
+
+class MeasureCall(ctypes.Structure):
+    """A measure, and where its results go."""
+
+    _fields_ = [
+        *((name, INT) for name in ("kind", "number", "height", "width")),
+        *((name, Strided) for name in ("values", "row_groups", "key_groups")),
+        *(("mask", MaskSteps), ("other", ctypes.POINTER(Matrix))),
+        *((name, POINTER) for name in ("result", "second", "by_chunk")),
+        ("stride", INT),
+        *((name, POINTER) for name in ("gradient", "second_gradient", "values_gradient")),
+    ]
 
 
 class Call(ctypes.Structure):
     """One call."""
 
     _fields_ = [
-        *(
-            (name, ctypes.c_int64)
-            for name in (
-                *("batch", "heads", "kv_heads", "value_heads", "queries", "keys", "head_dim", "value_dim"),
-                "dtype",
-            )
-        ),
-        *((name, Strided) for name in ("query", "key", "value", "output")),
-        ("scale", ctypes.c_float),
-        ("offset", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("batch_index", "head_index", "row_index")),
-        *((name, ctypes.c_int64) for name in ("mask_steps", "score_steps")),
-        ("mask", ctypes.POINTER(MaskStep)),
-        ("scores", ctypes.POINTER(ScoreStep)),
-        *((name, ctypes.c_void_p) for name in ("sinks", "lse", "entropy")),
-        ("column_sums", ctypes.c_int64),
-        ("columns", ctypes.POINTER(ColumnSums)),
-        *((name, ctypes.c_int64) for name in ("chunks", "cache_bytes")),
+        *(("matrix", Matrix), ("value_heads", INT), ("value_dim", INT), ("value", Strided), ("output", Strided)),
+        *(("measure_count", INT), ("measures", ctypes.POINTER(MeasureCall))),
+        *(("dropout", ctypes.c_float), ("seed", ctypes.c_uint64)),
+        *((name, INT) for name in ("chunks", "chunk_rows", "cache_bytes")),
+        ("output_gradient", Strided),
+        *((name, POINTER) for name in ("query_gradient", "key_gradient", "value_gradient", "sinks_gradient")),
+        *((name, POINTER) for name in ("key_total", "value_total")),
     ]
+
+
+DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+"""Dtypes of query, key and value, and their numbers."""
 
 
 def strided(tensor: Tensor) -> Strided:
     """A tensor of four axes as the library sees it. The caller keeps it alive."""
-    return Strided(tensor.data_ptr(), *tensor.stride())
+    return Strided(tensor.data_ptr(), *tensor.stride(), DTYPES.get(tensor.dtype, 0))
 
 
 class Library:
@@ -95,21 +111,26 @@ class Library:
         self._run.restype = ctypes.c_int
         self._parallel = _torch_parallel()
 
-    def run(self, call: Call) -> None:
-        """Compute a call.
+    def run(self, call: Call, backward: bool = False) -> None:
+        """Compute a call, forward or backward.
 
         Raises:
             MemoryError: If there is not enough memory.
         """
-        tasks = call.batch * call.heads * call.chunks
-        work = call.queries * call.keys * (call.head_dim + call.value_dim) / call.chunks  # of a task
+        matrix = call.matrix
+        tasks = matrix.batch * matrix.heads * call.chunks
+        work = call.chunk_rows * matrix.keys * (matrix.head_dim + call.value_dim)  # of a task
+        if work == 0:
+            return
         threads = max(1, min(torch.get_num_threads(), tasks, int(tasks * work / MIN_WORK_PER_THREAD)))
         step = max(threads, int(MAX_WORK / work) // threads * threads)
         reference = ctypes.byref(call)
         for first in range(0, tasks, step):
-            last = ctypes.c_int64(min(first + step, tasks))
-            if self._run(reference, ctypes.c_int64(first), last, threads, self._parallel):
-                raise MemoryError(f"attention of {call.queries} queries and {call.keys} keys: not enough memory")
+            last = INT(min(first + step, tasks))
+            if self._run(reference, int(backward), INT(first), last, threads, self._parallel):
+                raise MemoryError(
+                    f"attention of {matrix.queries} queries and {matrix.keys} keys: not enough memory for a block"
+                )
 
 
 @lru_cache(maxsize=1)

@@ -14,6 +14,7 @@ enum Dtype : int64_t { FLOAT32, BFLOAT16, FLOAT16 };
 struct Strided {
     const void* data;
     int64_t batch, head, row, column;
+    Dtype dtype;  // of floating-point tensors
 };
 
 // A step of a mask, in postfix order; `first` and `second` mean what the kind says.
@@ -35,10 +36,16 @@ struct MaskStep {
     Strided first, second;
 };
 
+struct Mask {
+    int64_t count;
+    const MaskStep* steps;
+};
+
 // A step that changes the scores of a row, in order.
 enum ScoreKind : int64_t {
-    ADD_CELLS,      // + values[b, h, i, j]; float32
-    ADD_DISTANCES,  // + values[h, j - position + shift]; float32
+    ADD_CELLS,      // + values[b, h, i, j]
+    ADD_DISTANCES,  // + values[h, j - position + shift]
+    ADD_RELATIVE,   // + scale * query . values[h, clip(j - position, -shift, shift) + shift]
     SOFT_CAP,       // cap * tanh(score / cap)
 };
 
@@ -46,32 +53,74 @@ struct ScoreStep {
     ScoreKind kind;
     float cap;
     int64_t shift;
-    Strided values;
+    Strided values;   // float32
+    float* gradient;  // of the values; null if it is not needed
 };
 
-// Sums over the rows of a head: sums[b, h, j] = sum over i of weights[b, h, i] P[b, h, i, j].
-struct ColumnSums {
-    Strided weights;  // float32; no data is 1
-    float* sums;      // (b, h, keys), contiguous
-    float* by_chunk;  // (b, h, chunks, keys), where there are several chunks
+// What the weights are made from.
+struct Matrix {
+    int64_t batch, heads, kv_heads, queries, keys, head_dim;
+    Strided query, key;  // (b, h, i, feature)
+    float scale;
+    int64_t offset;
+    const int64_t *batch_index, *head_index, *row_index;  // of mask and scores; null for all in order
+    Mask mask;
+    int64_t score_steps;
+    const ScoreStep* scores;
+    const float* sinks;  // (heads,), or null
+};
+
+enum MeasureKind : int64_t {
+    // A number, or several, for each row.
+    ENTROPY,
+    LSE,
+    MAX,            // result: the weight, second: the score
+    MEAN_DISTANCE,
+    MASS,           // on the cells of a mask
+    DIAGONAL,       // number: the distance
+    HISTOGRAM,      // number: the largest distance
+    TOP,            // number: k; second: int64 indices
+    DIVERGENCE,     // from another matrix; values: its lse
+    CELLS_OF_ROWS,  // the weights themselves; number: the first key, width: how many
+    // A number for each key.
+    RECEIVED,  // values: float32 weights of the rows; no data is 1
+    // width numbers for each key.
+    TRANSPOSED,  // values: (b, h, i, column)
+    // A matrix of (height, width) for each head.
+    BLOCK_MEANS,  // number: the size of a block
+    GROUPS,       // row_groups (b, h, i), key_groups (b, h, 0, j): int64; values: weights of the rows
+};
+
+// A measure, its results and, in a backward pass, what the result's gradient is.
+struct Measure {
+    MeasureKind kind;
+    int64_t number, height, width;
+    Strided values, row_groups, key_groups;
+    Mask mask;
+    const Matrix* other;
+    float* result;   // contiguous, except for the sums over rows, which are `stride` apart
+    void* second;
+    float* by_chunk;  // of sums over rows, where there are several chunks
+    int64_t stride;
+    // Backward: contiguous, float32; null for zero.
+    const float *gradient, *second_gradient;
+    float* values_gradient;  // (b, h, i)
 };
 
 struct Call {
-    int64_t batch, heads, kv_heads, value_heads, queries, keys, head_dim, value_dim;
-    Dtype dtype;
-    Strided query, key, value, output;  // (b, h, i, feature); value.data is null where there is none
-    float scale;
-    int64_t offset;
-    const int64_t *batch_index, *head_index, *row_index;  // of masks and scores; null for all in order
-    int64_t mask_steps, score_steps;
-    const MaskStep* mask;
-    const ScoreStep* scores;
-    const float* sinks;  // (heads,), or null
-    float *lse, *entropy;  // (b, h, i), contiguous; null where not requested
-    int64_t column_sums;
-    const ColumnSums* columns;
-    int64_t chunks;       // into which the queries of a head are cut
-    int64_t cache_bytes;  // of a core, for a block of rows
+    Matrix matrix;
+    int64_t value_heads, value_dim;
+    Strided value, output;  // value.data is null where there is none
+    int64_t measure_count;
+    const Measure* measures;
+    float dropout;  // probability
+    uint64_t seed;
+    int64_t chunks, chunk_rows;  // the queries of a head are cut into chunks
+    int64_t cache_bytes;         // of a core, for a block of rows
+    // Backward: the output's gradient; sums of float32 by head and chunk, (b, h, chunks, ...), null if not needed.
+    Strided output_gradient;
+    float *query_gradient, *key_gradient, *value_gradient, *sinks_gradient;
+    float *key_total, *value_total;  // (b, kv_heads or value_heads, keys, ...)
 };
 
 }  // namespace regard

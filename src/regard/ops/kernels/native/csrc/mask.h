@@ -26,19 +26,15 @@ inline uint64_t bits_of_range(int64_t start, int64_t stop) {
 // A row of a mask: one query of one head.
 class MaskRow {
   public:
-    MaskRow(const Call& call, int64_t b, int64_t h, int64_t i) : call(call) {
-        batch = call.batch_index ? call.batch_index[b] : b;
-        head = call.head_index ? call.head_index[h] : h;
-        row = call.row_index ? call.row_index[i] : i;
-        position = row + call.offset;
-    }
+    MaskRow(const Mask& mask, int64_t keys, int64_t batch, int64_t head, int64_t row, int64_t position)
+        : mask(mask), keys(keys), batch(batch), head(head), row(row), position(position) {}
 
     // A range outside of which no key is allowed.
     KeyRange range() const {
         KeyRange stack[MAX_MASK_DEPTH];
         int depth = 0;
-        for (int64_t s = 0; s < call.mask_steps; s++) {
-            const MaskStep& step = call.mask[s];
+        for (int64_t s = 0; s < mask.count; s++) {
+            const MaskStep& step = mask.steps[s];
             if (step.kind == AND || step.kind == OR) {
                 KeyRange b = stack[--depth], a = stack[--depth];
                 stack[depth++] = step.kind == AND ? KeyRange{std::max(a.start, b.start), std::min(a.stop, b.stop)}
@@ -46,21 +42,21 @@ class MaskRow {
                                  : b.start >= b.stop ? a
                                                      : KeyRange{std::min(a.start, b.start), std::max(a.stop, b.stop)};
             } else if (step.kind == NOT) {
-                stack[depth - 1] = {0, call.keys};
+                stack[depth - 1] = {0, keys};
             } else {
                 stack[depth++] = range_of(step);
             }
         }
-        KeyRange range = depth ? stack[0] : KeyRange{0, call.keys};
-        return {std::max<int64_t>(range.start, 0), std::min(range.stop, call.keys)};
+        KeyRange range = depth ? stack[0] : KeyRange{0, keys};
+        return {std::max<int64_t>(range.start, 0), std::min(range.stop, keys)};
     }
 
     // Bit j is whether key first + j is allowed; keys beyond the last are not.
     uint64_t bits(int64_t first) const {
         uint64_t stack[MAX_MASK_DEPTH];
         int depth = 0;
-        for (int64_t s = 0; s < call.mask_steps; s++) {
-            const MaskStep& step = call.mask[s];
+        for (int64_t s = 0; s < mask.count; s++) {
+            const MaskStep& step = mask.steps[s];
             if (step.kind == NOT) {
                 stack[depth - 1] = ~stack[depth - 1];
             } else if (step.kind == AND || step.kind == OR) {
@@ -70,15 +66,15 @@ class MaskRow {
                 stack[depth++] = bits_of(step, first);
             }
         }
-        return (depth ? stack[0] : ~uint64_t{0}) & bits_of_range(0, call.keys - first);
+        return (depth ? stack[0] : ~uint64_t{0}) & bits_of_range(0, keys - first);
     }
 
   private:
     KeyRange range_of(const MaskStep& step) const {
         if (step.kind == WINDOW)
-            return {step.left == UNLIMITED ? 0 : position - step.left, step.right == UNLIMITED ? call.keys : position + step.right + 1};
+            return {step.left == UNLIMITED ? 0 : position - step.left, step.right == UNLIMITED ? keys : position + step.right + 1};
         if (step.kind == RANGES) return {integer(step.first), integer(step.second)};
-        return {0, call.keys};
+        return {0, keys};
     }
 
     uint64_t bits_of(const MaskStep& step, int64_t first) const {
@@ -86,7 +82,7 @@ class MaskRow {
             KeyRange range = range_of(step);
             return bits_of_range(std::max(range.start, first) - first, std::min(range.stop, first + 64) - first);
         }
-        const int64_t count = std::min<int64_t>(64, call.keys - first);
+        const int64_t count = std::min<int64_t>(64, keys - first);
         uint64_t bits = 0;
         if (step.kind == SAME) {
             const int64_t own = integer(step.first);
@@ -114,8 +110,8 @@ class MaskRow {
         return static_cast<const int64_t*>(of.data)[batch * of.batch + head * of.head + row * of.row];
     }
 
-    const Call& call;
-    int64_t batch, head, row, position;
+    const Mask& mask;
+    int64_t keys, batch, head, row, position;
 };
 
 }  // namespace regard

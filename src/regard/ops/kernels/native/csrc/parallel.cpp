@@ -9,13 +9,18 @@
 
 #include "call.h"
 
-extern "C" int regard_forward(const regard::Call* call, int64_t first, int64_t last);
-extern "C" void regard_finish(const regard::Call* call);
+extern "C" {
+int regard_forward(const regard::Call* call, int64_t first, int64_t last);
+int regard_backward(const regard::Call* call, int64_t first, int64_t last);
+void regard_finish_forward(const regard::Call* call);
+void regard_finish_backward(const regard::Call* call);
+}
 
 namespace {
 
 struct Work {
     const regard::Call* call;
+    int (*run)(const regard::Call*, int64_t, int64_t);
     int64_t first, last;
     int threads;
     std::atomic<int> failed, next;
@@ -25,17 +30,19 @@ struct Work {
 void run_share(void* data) {
     Work& work = *static_cast<Work*>(data);
     const int64_t share = work.next.fetch_add(1), tasks = work.last - work.first;
-    const int failed = regard_forward(work.call, work.first + tasks * share / work.threads,
-                                      work.first + tasks * (share + 1) / work.threads);
+    const int failed = work.run(work.call, work.first + tasks * share / work.threads,
+                                work.first + tasks * (share + 1) / work.threads);
     if (failed) work.failed = failed;
 }
 
 }  // namespace
 
+// Run the tasks from first to last of a forward or backward pass.
+//
 // `parallel` is GOMP_parallel or null. Returns 0, or 1 if there is not enough memory.
-REGARD_EXPORT int regard_run(const regard::Call* call, int64_t first, int64_t last, int threads,
+REGARD_EXPORT int regard_run(const regard::Call* call, int is_backward, int64_t first, int64_t last, int threads,
                           void (*parallel)(void (*)(void*), void*, unsigned, unsigned)) {
-    Work work{call, first, last, threads, {0}, {0}};
+    Work work{call, is_backward ? regard_backward : regard_forward, first, last, threads, {0}, {0}};
     if (threads == 1) {
         run_share(&work);
     } else if (parallel != nullptr) {
@@ -47,7 +54,8 @@ REGARD_EXPORT int regard_run(const regard::Call* call, int64_t first, int64_t la
         run_share(&work);
         for (std::thread& thread : team) thread.join();
     }
-    if (!work.failed && last == call->batch * call->heads * call->chunks) regard_finish(call);
+    if (!work.failed && last == call->matrix.batch * call->matrix.heads * call->chunks)
+        (is_backward ? regard_finish_backward : regard_finish_forward)(call);
     return work.failed;
 }
 

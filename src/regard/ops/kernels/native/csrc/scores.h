@@ -1,0 +1,219 @@
+// The masked scores of a block of rows, for those blocks of 64 keys that some row may attend to.
+
+#pragma once
+
+#include <cmath>
+#include <vector>
+
+#include "gemm.h"
+#include "mask.h"
+#include "tensor.h"
+
+namespace regard {
+
+class Scores {
+  public:
+    Scores(const Matrix& matrix, int64_t max_rows)
+        : matrix(matrix),
+          key_blocks(round_up(matrix.keys, KEY_BLOCK) / KEY_BLOCK),
+          max_rows(max_rows),
+          queries(allocate(max_rows * matrix.head_dim)),
+          keys(allocate(key_blocks * KEY_BLOCK * matrix.head_dim)),
+          row_of_keys(allocate(std::max(matrix.head_dim, max_rows))),
+          masks(max_rows * key_blocks) {
+        for (int64_t s = 0; s < matrix.score_steps; s++)
+            if (matrix.scores[s].kind == ADD_RELATIVE) relative.resize(2 * matrix.scores[s].shift + 1);
+    }
+
+    // Copy the keys of a head into panels with a row for each feature.
+    void pack(int64_t b, int64_t h) {
+        const int64_t kv_head = h / (matrix.heads / matrix.kv_heads);
+        if (packed == b * matrix.kv_heads + kv_head) return;
+        packed = b * matrix.kv_heads + kv_head;
+        pack_panels(matrix.key, b, kv_head, matrix.keys, matrix.head_dim, keys.get(), row_of_keys.get());
+    }
+
+    // Rows of a tensor as panels of PANEL rows, with a row for each feature: panel[f][row]; missing rows are 0.
+    static void pack_panels(const Strided& tensor, int64_t b, int64_t h, int64_t rows, int64_t features, float* to,
+                            float* row) {
+        with_dtype(tensor.dtype, [&](auto* type) {
+            using T = std::remove_pointer_t<decltype(type)>;
+            for (int64_t first = 0; first < round_up(rows, KEY_BLOCK); first += PANEL) {
+                float* panel = to + first * features;
+                for (int64_t j = 0; j < PANEL; j++) {
+                    if (first + j < rows) {
+                        const float* from = row;
+                        if constexpr (std::is_same_v<T, float>) {
+                            if (tensor.column == 1) from = at<float>(tensor, b, h, first + j);
+                        }
+                        if (from == row) read_row<T>(tensor, b, h, first + j, features, row);
+                        for (int64_t f = 0; f < features; f++) panel[f * PANEL + j] = from[f];
+                    } else {
+                        for (int64_t f = 0; f < features; f++) panel[f * PANEL + j] = 0;
+                    }
+                }
+            }
+        });
+    }
+
+    // Read the queries of some rows, and list the blocks of keys that they may attend to.
+    void set_rows(int64_t b, int64_t h, int64_t first, int64_t count) {
+        take_rows(b, h, first, count);
+        active.clear();
+        is_full.clear();
+        KeyRange range{0, matrix.keys};
+        if (matrix.mask.count) {
+            range = {matrix.keys, 0};
+            for (const MaskRow& row : mask_rows) {
+                const KeyRange own = row.range();
+                if (own.start < own.stop) range = {std::min(range.start, own.start), std::max(range.stop, own.stop)};
+            }
+        }
+        for (int64_t block = range.start / KEY_BLOCK; block * KEY_BLOCK < range.stop; block++) {
+            bool any;
+            const bool full = read_masks(block, active.size(), any);
+            if (!any) continue;
+            active.push_back(block);
+            is_full.push_back(full);
+        }
+        list_slots();
+    }
+
+    // The same with the blocks that another matrix has found.
+    void set_rows(int64_t b, int64_t h, int64_t first, int64_t count, const std::vector<int64_t>& blocks) {
+        take_rows(b, h, first, count);
+        active = blocks;
+        is_full.clear();
+        bool any;
+        for (size_t a = 0; a < active.size(); a++) is_full.push_back(read_masks(active[a], a, any));
+        list_slots();
+    }
+
+    // Compute the scores of all rows for one active block, -inf where masked.
+    //
+    // slopes: where a soft-cap's derivative goes, or null.
+    void compute(size_t a, float* to, int64_t width, float* slopes = nullptr) {
+        const float* panel = keys.get() + active[a] * KEY_BLOCK * matrix.head_dim;
+        for (int64_t j = 0; j < KEY_BLOCK; j += PANEL)
+            multiply_panel<false>(queries.get(), matrix.head_dim, 1, panel + j * matrix.head_dim, PANEL, to + j, width,
+                                  rows, matrix.head_dim);
+        for (int64_t s = 0; s < matrix.score_steps; s++)
+            for (int64_t r = 0; r < rows; r++)
+                change(matrix.scores[s], r, active[a] * KEY_BLOCK, to + r * width, slopes ? slopes + r * width : nullptr);
+        if (!is_full[a])
+            for (int64_t r = 0; r < rows; r++) mask_cells(bits(a, r), to + r * width);
+    }
+
+    // Bit j is whether row r may attend to key j of an active block.
+    uint64_t bits(size_t a, int64_t r) const { return masks[a * max_rows + r]; }
+
+    // Where a block of keys is in `active`; -1 if it is not.
+    int64_t slot_of(int64_t block) const {
+        return block >= first_block && block < first_block + static_cast<int64_t>(slots.size()) ? slots[block - first_block] : -1;
+    }
+
+    int64_t head_of_rules(int64_t head) const { return matrix.head_index ? matrix.head_index[head] : head; }
+    int64_t row_of_rules(int64_t r) const { return matrix.row_index ? matrix.row_index[first + r] : first + r; }
+    int64_t position(int64_t r) const { return row_of_rules(r) + matrix.offset; }
+
+    const Matrix& matrix;
+    const int64_t key_blocks, max_rows;
+    int64_t b = 0, h = 0, first = 0, rows = 0;
+    FloatArray queries;  // times the scale
+    FloatArray keys;
+    std::vector<int64_t> active;
+    std::vector<char> is_full;
+
+  private:
+    void take_rows(int64_t batch, int64_t head, int64_t start, int64_t count) {
+        b = batch, h = head, first = start, rows = count;
+        read_rows(matrix.query, b, h, first, first + rows, matrix.head_dim, queries.get(), matrix.head_dim, matrix.scale);
+        mask_rows.clear();
+        if (!matrix.mask.count) return;
+        const int64_t batch_of_rules = matrix.batch_index ? matrix.batch_index[b] : b;
+        for (int64_t r = 0; r < rows; r++)
+            mask_rows.emplace_back(matrix.mask, matrix.keys, batch_of_rules, head_of_rules(h), row_of_rules(r), position(r));
+    }
+
+    // Find the masks of a block of keys; returns whether every row sees all 64 keys.
+    bool read_masks(int64_t block, size_t a, bool& is_any) {
+        uint64_t* of_rows = masks.data() + a * max_rows;
+        uint64_t any = 0, every = ~uint64_t{0};
+        if (!matrix.mask.count) {
+            any = every = bits_of_range(0, matrix.keys - block * KEY_BLOCK);
+            std::fill_n(of_rows, rows, any);
+        } else {
+            for (int64_t r = 0; r < rows; r++) {
+                of_rows[r] = mask_rows[r].bits(block * KEY_BLOCK);
+                any |= of_rows[r];
+                every &= of_rows[r];
+            }
+        }
+        is_any = any != 0;
+        return every == ~uint64_t{0};
+    }
+
+    void list_slots() {
+        slots.clear();
+        if (active.empty()) return;
+        first_block = active.front();
+        slots.assign(active.back() - first_block + 1, -1);
+        for (size_t a = 0; a < active.size(); a++) slots[active[a] - first_block] = a;
+    }
+
+    void change(const ScoreStep& step, int64_t r, int64_t start, float* scores, float* slopes) {
+        const int64_t count = std::min(KEY_BLOCK, matrix.keys - start), head = head_of_rules(h);
+        if (step.kind == ADD_CELLS) {
+            const int64_t batch = matrix.batch_index ? matrix.batch_index[b] : b;
+            const float* from = at<float>(step.values, batch, head, row_of_rules(r)) + start * step.values.column;
+            if (step.values.column == 1)
+                for (int64_t j = 0; j < count; j++) scores[j] += from[j];
+            else
+                for (int64_t j = 0; j < count; j++) scores[j] += from[j * step.values.column];
+        } else if (step.kind == ADD_DISTANCES) {
+            const float* from = at<float>(step.values, 0, head, 0) + start - position(r) + step.shift;
+            for (int64_t j = 0; j < count; j++) scores[j] += from[j];
+        } else if (step.kind == ADD_RELATIVE) {
+            add_relative(step, r, start, count, scores);
+        } else {
+            for (int64_t j = 0; j < KEY_BLOCK; j += LANES) {
+                const Floats t = tanh(load(scores + j) / step.cap);
+                store(scores + j, step.cap * t);
+                if (slopes) store(slopes + j, 1.0f - t * t);
+            }
+        }
+    }
+
+    // Shaw's relative positions: one product for each distance, once a row.
+    void add_relative(const ScoreStep& step, int64_t r, int64_t start, int64_t count, float* scores) {
+        const int64_t reach = step.shift, p = position(r);
+        const float* query = queries.get() + r * matrix.head_dim;
+        const int64_t low = std::clamp(start - p, -reach, reach), high = std::clamp(start + count - 1 - p, -reach, reach);
+        for (int64_t distance = low; distance <= high; distance++) {
+            const float* vector = at<float>(step.values, 0, head_of_rules(h), distance + reach);
+            float sum = 0;
+            for (int64_t f = 0; f < matrix.head_dim; f++) sum += query[f] * vector[f * step.values.column];
+            relative[distance + reach] = sum;
+        }
+        for (int64_t j = 0; j < count; j++) scores[j] += relative[std::clamp(start + j - p, -reach, reach) + reach];
+    }
+
+    static void mask_cells(uint64_t bits, float* scores) {
+        if (bits == ~uint64_t{0}) return;
+        Ints lane;
+        for (int l = 0; l < LANES; l++) lane[l] = 1 << l;
+        for (int64_t j = 0; j < KEY_BLOCK; j += LANES) {
+            const Ints own = (static_cast<int32_t>(bits >> j) & lane);
+            store(scores + j, own != 0 ? load(scores + j) : broadcast(-INFINITY));
+        }
+    }
+
+    int64_t packed = -1, first_block = 0;
+    FloatArray row_of_keys;
+    std::vector<uint64_t> masks;  // of each row, by active block
+    std::vector<MaskRow> mask_rows;
+    std::vector<int64_t> slots;
+    std::vector<float> relative;
+};
+
+}  // namespace regard
