@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -11,11 +11,9 @@ from torch import Tensor
 
 from regard.ops.kernels.native.library import (
     DTYPES,
-
     MaskStep,
     MaskSteps,
     Matrix,
-    MeasureCall,
     ScoreStep,
     Strided,
     strided,
@@ -33,10 +31,15 @@ MAX_MASK_DEPTH = 16
 
 
 class Encoder:
-    """Writes structures, and keeps the tensors alive that they point to."""
+    """Writes structures, and keeps the tensors alive that they point to.
 
-    def __init__(self) -> None:
+    Args:
+        score_gradients: Backward: where the gradients of a score's values go, by the id of the score.
+    """
+
+    def __init__(self, score_gradients: Mapping[int, Tensor] | None = None) -> None:
         self._kept: list[Any] = []
+        self._score_gradients = score_gradients or {}
 
     def keep(self, thing: Any) -> Any:
         """Keep something alive as long as this encoder."""
@@ -169,14 +172,17 @@ class Encoder:
     def _score_step(self, score: Score, shape: Shape, offset: int) -> ScoreStep:
         if isinstance(score, SoftCap):
             return ScoreStep(SOFT_CAP, cap=score.cap)
+        shift = offset + shape[2] - 1
         if isinstance(score, Bias):
-            return ScoreStep(ADD_CELLS, values=self.strided(score.tensor.to(torch.float32).expand(shape)))
-        if isinstance(score, RelativeKey):
-            table = score.table.to(torch.float32)
-            table = table[None, None] if table.ndim == 2 else table[None]
-            return ScoreStep(ADD_RELATIVE, shift=table.shape[2] // 2, values=self.strided(table))
-        values = by_distance(score, shape, offset)[None, :, None].contiguous()
-        return ScoreStep(ADD_DISTANCES, shift=offset + shape[2] - 1, values=self.strided(values))
+            kind, values = ADD_CELLS, score.tensor.to(torch.float32).expand(shape)
+        elif isinstance(score, RelativeKey):
+            kind, shift, table = ADD_RELATIVE, score.table.shape[-2] // 2, score.table.to(torch.float32)
+            values = table[None, None] if table.ndim == 2 else table[None]
+        else:
+            kind, values = ADD_DISTANCES, by_distance(score, shape, offset)[None, :, None].contiguous()
+        gradient = self._score_gradients.get(id(score))
+        address = None if gradient is None else gradient.data_ptr()
+        return ScoreStep(kind, shift=shift, values=self.strided(values), gradient=address)
 
 
 def full_shape(request: AttentionRequest) -> Shape:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from regard.ops.kernels.base import KernelInputs, RunOptions
 from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.native.encode import MASKS, SCORES, Encoder, unsupported_request
 from regard.ops.kernels.native.encode_measures import MEASURES, encode_measure, unsupported_measures
+from regard.ops.kernels.native.gradients import BackwardCall, has_gradients, unsupported_gradients
 from regard.ops.kernels.native.library import DTYPES, Call, Library, MeasureCall, Strided, library, strided
 from regard.ops.kernels.results import MeasureResults
 from regard.ops.measures import BlockMean, GroupPool
@@ -47,8 +48,8 @@ class Native(Blockwise):
         if isinstance(found, str):
             yield found
         yield from super().unsupported_reasons(inputs)
-        if inputs.dropout:
-            yield "it has no dropout"
+        if inputs.dropout:  # blockwise, which has the other gradients, drops other cells
+            yield from (f"{reason}, with dropout" for reason in unsupported_gradients(inputs))
         value = inputs.value
         if value is not None and value.dtype not in DTYPES and value.dtype != inputs.request.query.dtype:
             yield f"it does not support {value.dtype}"
@@ -68,11 +69,28 @@ class Native(Blockwise):
         found = library()
         assert isinstance(found, Library)
         encoder = Encoder()  # holds the tensors that the call points to
-        found.run(forward_call(encoder, inputs, output, results))
+        found.run(forward_call(encoder, inputs, output, results, options.seed))
         return output, results
 
+    def backward(
+        self,
+        inputs: KernelInputs,
+        options: RunOptions,
+        needed: Sequence[bool],
+        gradients: Sequence[Tensor | None],
+    ) -> list[Tensor]:
+        if not has_gradients(inputs, needed):
+            return super().backward(inputs, options, needed, gradients)
+        found = library()
+        assert isinstance(found, Library)
+        backward = BackwardCall(inputs, needed, gradients, options.seed)
+        found.run(backward.call, backward=True)
+        return backward.results()
 
-def forward_call(encoder: Encoder, inputs: KernelInputs, output: Tensor | None, results: MeasureResults) -> Call:
+
+def forward_call(
+    encoder: Encoder, inputs: KernelInputs, output: Tensor | None, results: MeasureResults, seed: int
+) -> Call:
     """The call of a forward pass that fills output and results."""
     request, value = inputs.request, inputs.value
     chunks, chunk_rows = cut_queries(inputs)
@@ -89,6 +107,8 @@ def forward_call(encoder: Encoder, inputs: KernelInputs, output: Tensor | None, 
         output=Strided() if output is None else strided(output),
         measure_count=len(measures),
         measures=encoder.array(MeasureCall, measures),
+        dropout=inputs.dropout,
+        seed=seed,
         chunks=chunks,
         chunk_rows=chunk_rows,
         cache_bytes=CACHE_BYTES,
