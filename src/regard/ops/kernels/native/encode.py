@@ -108,14 +108,14 @@ class Encoder:
         return [MaskStep(CELLS, first=self.strided(value[:, None, None, :]))]
 
     def _prefix(self, mask: Prefix, shape: Shape, offset: int) -> list[MaskStep]:
-        lengths = torch.as_tensor(mask.lengths, dtype=torch.int64).expand(shape[0])[:, None, None, None]
+        lengths = torch.as_tensor(mask.lengths, dtype=torch.int64, device="cpu").expand(shape[0])[:, None, None, None]
         prefix = MaskStep(RANGES, second=self.strided(lengths))
         return [prefix, MaskStep(WINDOW, UNLIMITED, 0), MaskStep(OR)]
 
     def _documents(self, mask: Documents, shape: Shape, offset: int) -> list[MaskStep]:
         of_key = mask.document_ids.to(torch.int64)
         if mask.query_document_ids is None:
-            position = torch.arange(shape[2]) + offset
+            position = torch.arange(shape[2], device="cpu") + offset
             inside = (position >= 0) & (position < of_key.shape[-1])
             of_query = of_key[..., position.clamp(0, of_key.shape[-1] - 1)].where(inside, -1)
         else:
@@ -192,7 +192,7 @@ def full_shape(request: AttentionRequest) -> Shape:
 
 def by_distance(score: Score, shape: Shape, offset: int) -> Tensor:
     """What a score adds at each distance, (heads, distances), from the last query's distance to the first key on."""
-    distance = torch.arange(1 - offset - shape[2], shape[3] - offset)
+    distance = torch.arange(1 - offset - shape[2], shape[3] - offset, device="cpu")
     if isinstance(score, T5RelativeBias):
         return score.table[score.bucket(distance)].mT.to(torch.float32)
     assert isinstance(score, Alibi)

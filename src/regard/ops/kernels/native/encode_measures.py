@@ -105,7 +105,9 @@ def _by_chunk(encoder: Encoder, request: AttentionRequest, chunks: int, columns:
     if chunks == 1:
         return None
     batch, heads, _, keys = request.shape
-    return encoder.pointer(torch.empty(batch, heads, chunks, keys, columns), torch.float32)
+    return encoder.pointer(
+        torch.empty(batch, heads, chunks, keys, columns, dtype=torch.float32, device="cpu"), torch.float32
+    )
 
 
 def _mass(

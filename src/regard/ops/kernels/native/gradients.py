@@ -151,7 +151,7 @@ class BackwardCall:
         """Memory for the gradient of a tensor, if it needs one, and what makes the gradient of it."""
         if id(tensor) not in self._needed:
             return None
-        sums = allocate(shape, dtype=torch.float32)
+        sums = allocate(shape, dtype=torch.float32, device="cpu")
         self._results[id(tensor)] = lambda: finish(sums)
         return sums
 
@@ -164,7 +164,9 @@ class BackwardCall:
         batch, heads = self._request.shape[:2]
         if total is None or tensor.shape[1] == heads * self._chunks:
             return total, total
-        return self.encoder.keep(torch.empty(batch, heads, self._chunks, *tensor.shape[2:])), total
+        return self.encoder.keep(
+            torch.empty(batch, heads, self._chunks, *tensor.shape[2:], dtype=torch.float32, device="cpu")
+        ), total
 
     def _score_gradients(self) -> dict[int, Tensor]:
         request, found = self._request, {}
@@ -213,7 +215,7 @@ class BackwardCall:
                 continue
             specs = measure.result_specs(shape, dtype)
             parts = [
-                torch.zeros(size) if gradient is None else gradient.to(dtype).contiguous()
+                torch.zeros(size, dtype=dtype, device="cpu") if gradient is None else gradient.to(dtype).contiguous()
                 for gradient, (size, _) in zip(own, specs, strict=True)
             ]
             self.encoder.keep(parts)

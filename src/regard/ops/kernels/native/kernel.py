@@ -13,7 +13,7 @@ from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.native.encode import MASKS, SCORES, Encoder, unsupported_request
 from regard.ops.kernels.native.encode_measures import MEASURES, encode_measure, unsupported_measures
 from regard.ops.kernels.native.gradients import BackwardCall, has_gradients, unsupported_gradients
-from regard.ops.kernels.native.library import DTYPES, Call, Library, MeasureCall, Strided, library, strided
+from regard.ops.kernels.native.library import DTYPES, Call, MeasureCall, Strided, library, strided
 from regard.ops.kernels.results import MeasureResults
 from regard.ops.measures import BlockMean, GroupPool
 
@@ -40,34 +40,35 @@ class Native(Blockwise):
     measures = MEASURES
 
     def unsupported_reasons(self, inputs: KernelInputs) -> Iterator[str]:
-        """Also: the library, dropout, scores that are not a scaled dot product with biases."""
-        if torch.compiler.is_compiling():  # first: the compiler could not trace the questions below
-            yield "it cannot be compiled"
-            return
-        found = library()
+        """Also: the library, dropout with gradients that are missing, scores that are not biased dot products."""
+        is_compiling = torch.compiler.is_compiling()  # a compiler cannot trace how the library is found
+        found = None if is_compiling else library()
         if isinstance(found, str):
             yield found
         yield from super().unsupported_reasons(inputs)
-        if inputs.dropout:  # blockwise, which has the other gradients, drops other cells
-            yield from (f"{reason}, with dropout" for reason in unsupported_gradients(inputs))
         value = inputs.value
         if value is not None and value.dtype not in DTYPES and value.dtype != inputs.request.query.dtype:
             yield f"it does not support {value.dtype}"
         yield from unsupported_request(inputs.request)
         yield from unsupported_measures(inputs)
+        if inputs.dropout and is_compiling:
+            yield "it has no dropout in a compiled program"
+        elif inputs.dropout:  # blockwise, which has the other gradients, drops other cells
+            yield from (f"{reason}, with dropout" for reason in unsupported_gradients(inputs))
 
     def inefficient_reasons(self, inputs: KernelInputs) -> Iterator[str]:
         """No measures, or few queries."""
         if not inputs.measures:
             yield "SDPA computes the output alone, with a backward pass of its own"
-        if inputs.request.shape[2] < MIN_QUERIES:
+        if not torch.compiler.is_compiling() and inputs.request.shape[2] < MIN_QUERIES:  # an exported program has no size
             yield "for a few queries, packing the keys takes longer than the product"
 
     def forward(self, inputs: KernelInputs, options: RunOptions) -> tuple[Tensor | None, MeasureResults]:
         value, results = inputs.value, MeasureResults(inputs)
-        output = None if value is None else value.new_empty(*inputs.request.shape[:3], value.shape[3])
         found = library()
-        assert isinstance(found, Library)
+        if isinstance(found, str):  # this is a compiled program, which was not asked
+            return super().forward(inputs, options)
+        output = None if value is None else value.new_empty(*inputs.request.shape[:3], value.shape[3])
         encoder = Encoder()  # holds the tensors that the call points to
         found.run(forward_call(encoder, inputs, output, results, options.seed))
         return output, results
@@ -79,10 +80,9 @@ class Native(Blockwise):
         needed: Sequence[bool],
         gradients: Sequence[Tensor | None],
     ) -> list[Tensor]:
-        if not has_gradients(inputs, needed):
-            return super().backward(inputs, options, needed, gradients)
         found = library()
-        assert isinstance(found, Library)
+        if isinstance(found, str) or not has_gradients(inputs, needed):
+            return super().backward(inputs, options, needed, gradients)
         backward = BackwardCall(inputs, needed, gradients, options.seed)
         found.run(backward.call, backward=True)
         return backward.results()

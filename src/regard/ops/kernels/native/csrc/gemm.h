@@ -23,7 +23,7 @@ inline void multiply_tile(const float* a, int64_t a_row, int64_t a_step, const f
                           int64_t c_row, int64_t steps) {
     Floats sums[ROWS][TILE_VECTORS];
     for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < TILE_VECTORS; v++) sums[r][v] = ADD ? load(c + r * c_row + v * LANES) : Floats{};
+        for (int v = 0; v < TILE_VECTORS; v++) sums[r][v] = Floats{};
     for (int64_t k = 0; k < steps; k++) {
         Floats columns[TILE_VECTORS];
         for (int v = 0; v < TILE_VECTORS; v++) columns[v] = load(b + v * LANES);
@@ -35,7 +35,10 @@ inline void multiply_tile(const float* a, int64_t a_row, int64_t a_step, const f
         b += b_row;
     }
     for (int r = 0; r < ROWS; r++)
-        for (int v = 0; v < TILE_VECTORS; v++) store(c + r * c_row + v * LANES, sums[r][v]);
+        for (int v = 0; v < TILE_VECTORS; v++) {
+            float* to = c + r * c_row + v * LANES;
+            store(to, ADD ? load(to) + sums[r][v] : sums[r][v]);  // added last, so that errors stay those of short sums
+        }
 }
 
 // The same for any number of rows.

@@ -52,7 +52,8 @@ class Measures {
         int64_t columns = 0, most = 0;
         for (int64_t m = 0; m < call.measure_count; m++) {
             const Measure& measure = call.measures[m];
-            states.push_back({columns, 0, nullptr});
+            states.push_back({columns, 0, nullptr, {}});
+            if (measure.kind == GROUPS) states.back().groups.resize(measure.height * measure.width);
             if (measure.kind == RECEIVED) columns += padded_keys;
             if (measure.kind == TRANSPOSED) {
                 states.back().panels = round_up(measure.width, PANEL) / PANEL;
@@ -75,8 +76,10 @@ class Measures {
     // Before the first row of a chunk.
     void start(int64_t b, int64_t h) {
         std::memset(sums.get(), 0, 4 * column_count);
-        for (State& state : states)
+        for (State& state : states) {
             if (state.other) state.other->pack(b, h);
+            std::fill(state.groups.begin(), state.groups.end(), 0.0);
+        }
     }
 
     // While the cells are scores.
@@ -105,7 +108,7 @@ class Measures {
                 case RECEIVED: add_received(measure, states[m], cells, rows); break;
                 case TRANSPOSED: add_transposed(measure, states[m], cells, rows); break;
                 case BLOCK_MEANS: add_block_means(measure, cells, rows); break;
-                case GROUPS: add_groups(measure, cells, rows); break;
+                case GROUPS: add_groups(measure, states[m], cells, rows); break;
                 case DIVERGENCE: measure_divergence(measure, *states[m].other, cells, rows); break;
                 default:
                     for (int64_t r = 0; r < scores.rows; r++) measure_row(measure, r, cells + r * width, rows[r]);
@@ -117,9 +120,12 @@ class Measures {
     void finish(int64_t b, int64_t h, int64_t number) {
         for (int64_t m = 0; m < call.measure_count; m++) {
             const Measure& measure = call.measures[m];
+            const int64_t head = b * scores.matrix.heads + h;
+            if (measure.kind == GROUPS)
+                std::copy(states[m].groups.begin(), states[m].groups.end(),
+                          measure.result + head * measure.height * measure.width);
             if (measure.kind != RECEIVED && measure.kind != TRANSPOSED) continue;
             const int64_t columns = measure.kind == RECEIVED ? 1 : measure.width, keys = scores.matrix.keys;
-            const int64_t head = b * scores.matrix.heads + h;
             const bool is_part = call.chunks > 1;
             float* to = is_part ? measure.by_chunk + (head * call.chunks + number) * keys * columns
                                 : measure.result + head * keys * measure.stride;
@@ -136,6 +142,7 @@ class Measures {
     struct State {
         int64_t offset, panels;  // of sums over rows
         std::unique_ptr<Scores> other;
+        std::vector<double> groups;  // sums over many rows and keys
     };
 
     int64_t place_of_row(int64_t r) const {
@@ -163,7 +170,9 @@ class Measures {
             case TOP:
                 for (int64_t k = 0; k < measure.number; k++) {
                     float& value = to[place * measure.number + k];
-                    value = value == -INFINITY ? 0 : std::exp(value - sums.shift) * sums.factor;
+                    value = sums.factor != sums.factor ? NAN
+                            : value == -INFINITY       ? 0
+                                                       : std::exp(value - sums.shift) * sums.factor;
                 }
                 break;
             case CELLS_OF_ROWS: copy_cells(measure, row, sums.factor, to + place * measure.width); break;
@@ -330,7 +339,7 @@ class Measures {
     }
 
     // So are consecutive rows of a group; `values` are 1 / the number of the group's rows.
-    void add_groups(const Measure& measure, const float* cells, const RowSums* rows) {
+    void add_groups(const Measure& measure, State& state, const float* cells, const RowSums* rows) {
         const Strided& groups = measure.key_groups;
         const int64_t* of_keys = at<int64_t>(groups, scores.b, 0, 0);
         auto group_of = [&](int64_t r) { return *at<int64_t>(measure.row_groups, scores.b, 0, scores.first + r); };
@@ -341,7 +350,7 @@ class Measures {
             int64_t stop = start + 1;
             while (stop < scores.rows && group_of(stop) == group) stop++;
             if (group >= 0) {
-                float* to = measure.result + ((scores.b * scores.matrix.heads + scores.h) * measure.height + group) * measure.width;
+                double* to = state.groups.data() + group * measure.width;
                 for (size_t a = 0; a < scores.active.size(); a++) {
                     std::memset(pooled.get(), 0, 4 * KEY_BLOCK);
                     add_rows(cells, a, start, stop, pooled.get());
