@@ -13,7 +13,7 @@ from regard.ops.kernels.native.encode import Encoder, by_distance, full_shape, s
 from regard.ops.kernels.native.encode_measures import MAX_SEPARATE_COLUMNS, encode_measure
 from regard.ops.kernels.native.library import DTYPES, Call, MeasureCall, Strided, strided
 from regard.ops.kernels.results import builtin_layouts
-from regard.ops.measures import KLDivergence, Max, Measure, Received, TransposedProduct
+from regard.ops.measures import Max, Measure, Received, TransposedProduct
 from regard.ops.scores import Alibi, Bias, RelativeKey, Score, SoftCap, T5RelativeBias
 from regard.ops.tree import map_tensors, tensors_in
 
@@ -70,13 +70,11 @@ def unsupported_gradients(inputs: KernelInputs) -> list[str]:
 
 
 def _missing_gradients(inputs: KernelInputs, needed: Sequence[Tensor]) -> list[str]:
-    request, measures = inputs.request, inputs.measures.values()
+    request = inputs.request
     supported = {id(t) for t in (request.query, request.key, inputs.value, *differentiable_tensors(inputs))}
     missing = [f"of {tuple(t.shape)} numbers of a mask, score or measure" for t in needed if id(t) not in supported]
     if sum(isinstance(score, SoftCap) for score in score_order(request.score) or []) > 1:
         missing.append("of several soft-caps")
-    if any(isinstance(measure, KLDivergence) for measure in measures):
-        missing.append("of a divergence")
     return [f"it has no gradient {each}" for each in missing]
 
 

@@ -17,8 +17,6 @@ from regard.ops.kernels.native.library import DTYPES, Call, MeasureCall, Strided
 from regard.ops.kernels.results import MeasureResults
 from regard.ops.measures import BlockMean, GroupPool
 
-MIN_QUERIES = 8
-
 MAX_CHUNKS = 16
 """A head is cut into as many parts at most. More would need more memory for the sums over their columns."""
 
@@ -57,11 +55,9 @@ class Native(Blockwise):
             yield from (f"{reason}, with dropout" for reason in unsupported_gradients(inputs))
 
     def inefficient_reasons(self, inputs: KernelInputs) -> Iterator[str]:
-        """No measures, or few queries."""
+        """No measures."""
         if not inputs.measures:
             yield "SDPA computes the output alone, with a backward pass of its own"
-        if not torch.compiler.is_compiling() and inputs.request.shape[2] < MIN_QUERIES:  # an exported program has no size
-            yield "for a few queries, packing the keys takes longer than the product"
 
     def forward(self, inputs: KernelInputs, options: RunOptions) -> tuple[Tensor | None, MeasureResults]:
         value, results = inputs.value, MeasureResults(inputs)

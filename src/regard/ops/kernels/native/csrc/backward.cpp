@@ -71,6 +71,7 @@ class Backward {
             if (measure.kind == RECEIVED) extra += 1;
             else if (measure.kind == TRANSPOSED) extra += measure.width;
             else if (measure.kind == ENTROPY) has_entropy = true;
+            if (measure.kind == DIVERGENCE) divergences.emplace_back(m, std::make_unique<Divergence>(measure, scores, width));
             if (measure.kind == TOP) tops.resize(max_rows, Top(0));
             if (measure.kind == MAX) strongest.resize(max_rows);
         }
@@ -121,6 +122,7 @@ class Backward {
                 Scores::pack_panels(call.value, b, head, matrix.keys, value_dim, values.get(), scratch.get());
             }
         }
+        for (auto& [_, divergence] : divergences) divergence->pack(b, h);
         // Gradients of sums over rows, (b, h, keys, columns), beside the values.
         int64_t column = 0;
         for (int64_t m = 0; m < call.measure_count; m++) {
@@ -141,6 +143,7 @@ class Backward {
         for (size_t a = 0; a < scores.active.size(); a++)
             scores.compute(a, weights.get() + a * KEY_BLOCK, width, slopes ? slopes.get() + a * KEY_BLOCK : nullptr);
         find_keys();
+        for (auto& [_, divergence] : divergences) divergence->see_scores(weights.get());
         const float sink = matrix.sinks ? matrix.sinks[scores.head_of_rules(h)] : -INFINITY;
         for (int64_t r = 0; r < rows; r++) {
             float* row = weights.get() + r * width;
@@ -154,6 +157,7 @@ class Backward {
             read_rows(call.output_gradient, b, h, first, first + rows, value_dim, output_rows.get(), padded_value_dim);
         compute_flow();
         for (int64_t r = 0; r < rows; r++) add_measures(r);
+        for (auto& [m, divergence] : divergences) add_divergence(call.measures[m], *divergence);
         for (int64_t r = 0; r < rows; r++) differentiate_softmax(r);
         if (of_values.count) add_to_values();
         for (int64_t s = matrix.score_steps - 1; s >= 0; s--)
@@ -306,6 +310,20 @@ class Backward {
                     const int64_t own = groups[j * measure.key_groups.column];
                     return own < 0 ? 0 : share * sums[own];
                 });
+            }
+        }
+    }
+
+    // The gradient of P log (P / Q) is log P - log Q + 1, 0 where P is 0.
+    void add_divergence(const Measure& measure, Divergence& divergence) {
+        for (size_t a = 0; a < scores.active.size(); a++) {
+            const float* terms = divergence.compute(a, weights.get(), row_sums.data());
+            for (int64_t r = 0; r < scores.rows; r++) {
+                const float gradient = measure.gradient[place_of_row(r)];
+                for (int64_t j = 0; j < KEY_BLOCK; j += LANES) {
+                    float* to = flow.get() + r * width + a * KEY_BLOCK + j;
+                    store(to, load(to) + gradient * (load(terms + r * KEY_BLOCK + j) + 1.0f));
+                }
             }
         }
     }
@@ -498,6 +516,7 @@ class Backward {
     FloatArray slopes;   // of the soft-cap
     FloatArray values, extra_values, extra_rows, scratch, output_rows, query_rows, of_queries, relative;
     std::vector<RowSums> row_sums;
+    std::vector<std::pair<int64_t, std::unique_ptr<Divergence>>> divergences;  // by number of the measure
     std::vector<Top> tops;
     std::vector<int64_t> strongest;  // cell of each row
     std::vector<float> by_distance;

@@ -15,6 +15,7 @@ namespace regard {
 namespace {
 
 constexpr int64_t STEP = 256;  // keys whose values stay in the first cache while they are multiplied
+constexpr int64_t DIRECT_ROWS = 8;  // up to as many queries, packing the keys takes longer than the product
 constexpr int64_t MIN_ROWS = 24, MAX_ROWS = 96;
 
 // What one thread needs for the heads that it computes.
@@ -27,9 +28,10 @@ class Forward {
           width(key_blocks * KEY_BLOCK + LANES),  // not a power of two, so that rows do not share the cache's sets
           value_panels(call.value.data ? round_up(call.value_dim, PANEL) / PANEL : 0),
           max_rows(rows_in_cache(call)),
-          scores(matrix, max_rows),
+          is_direct(matrix.queries <= DIRECT_ROWS),
+          scores(matrix, max_rows, is_direct),
           measures(call, scores, max_rows, width),
-          values(allocate(value_panels * key_blocks * KEY_BLOCK * PANEL)),
+          values(allocate(value_panels * (is_direct ? STEP : key_blocks * KEY_BLOCK) * PANEL)),
           cells(allocate(max_rows * width)),
           outputs(allocate(max_rows * value_panels * PANEL)),
           row_sums(max_rows) {}
@@ -56,18 +58,22 @@ class Forward {
 
     // Copy the values of a head into panels of columns.
     void pack_values(int64_t b, int64_t h) {
-        if (!value_panels) return;
-        const int64_t head = h / (matrix.heads / call.value_heads);
-        if (packed_value == b * call.value_heads + head) return;
-        packed_value = b * call.value_heads + head;
-        const int64_t rows = key_blocks * KEY_BLOCK;
+        value_head = h / (matrix.heads / call.value_heads);
+        if (!value_panels || is_direct || packed_value == b * call.value_heads + value_head) return;
+        packed_value = b * call.value_heads + value_head;
+        copy_values(b, 0, key_blocks * KEY_BLOCK);
+    }
+
+    // The values of the keys from start to stop, as panels of so many rows.
+    void copy_values(int64_t b, int64_t start, int64_t stop) {
+        const int64_t last = std::max(start, std::min(stop, matrix.keys)), rows = stop - start;
         for (int64_t panel = 0; panel < value_panels; panel++) {
             Strided part = call.value;
-            const int64_t start = panel * PANEL * part.column;
-            part.data = static_cast<const char*>(part.data) + start * (part.dtype == FLOAT32 ? 4 : 2);
+            const int64_t column = panel * PANEL * part.column;
+            part.data = static_cast<const char*>(part.data) + column * (part.dtype == FLOAT32 ? 4 : 2);
             float* to = values.get() + panel * rows * PANEL;
-            read_rows(part, b, head, 0, matrix.keys, std::min<int64_t>(PANEL, call.value_dim - panel * PANEL), to, PANEL);
-            std::memset(to + matrix.keys * PANEL, 0, 4 * (rows - matrix.keys) * PANEL);
+            read_rows(part, b, value_head, start, last, std::min<int64_t>(PANEL, call.value_dim - panel * PANEL), to, PANEL);
+            std::memset(to + (last - start) * PANEL, 0, 4 * (stop - last) * PANEL);
         }
     }
 
@@ -102,10 +108,13 @@ class Forward {
         for (size_t a = 0; a < active.size();) {
             size_t stop = a + 1;  // blocks that follow each other are one
             while (stop < active.size() && active[stop] == active[stop - 1] + 1 && (stop - a) * KEY_BLOCK < STEP) stop++;
-            for (int64_t panel = 0; panel < value_panels; panel++)
-                multiply_panel<true>(cells.get() + a * KEY_BLOCK, width, 1,
-                                     values.get() + (panel * key_blocks + active[a]) * KEY_BLOCK * PANEL, PANEL,
-                                     outputs.get() + panel * PANEL, padded, rows, (stop - a) * KEY_BLOCK);
+            const int64_t keys = (stop - a) * KEY_BLOCK, key = active[a] * KEY_BLOCK;
+            if (is_direct) copy_values(scores.b, key, key + keys);
+            for (int64_t panel = 0; panel < value_panels; panel++) {
+                const int64_t row = is_direct ? panel * keys : panel * key_blocks * KEY_BLOCK + key;
+                multiply_panel<true>(cells.get() + a * KEY_BLOCK, width, 1, values.get() + row * PANEL, PANEL,
+                                     outputs.get() + panel * PANEL, padded, rows, keys);
+            }
             a = stop;
         }
         with_dtype(call.output.dtype, [&](auto* type) {
@@ -122,11 +131,12 @@ class Forward {
     const Call& call;
     const Matrix& matrix;
     const int64_t key_blocks, width, value_panels, max_rows;
+    const bool is_direct;
     Scores scores;
     Measures measures;
     FloatArray values, cells, outputs;
     std::vector<RowSums> row_sums;
-    int64_t packed_value = -1;
+    int64_t packed_value = -1, value_head = 0;
 };
 
 // Add up the chunks of a head, in order.

@@ -4,8 +4,7 @@
 
 #include <vector>
 
-#include "scores.h"
-#include "softmax.h"
+#include "divergence.h"
 
 namespace regard {
 
@@ -60,11 +59,7 @@ class Measures {
                 columns += padded_keys * states.back().panels * PANEL;
                 most = std::max(most, states.back().panels * PANEL);
             }
-            if (measure.kind == DIVERGENCE) {
-                states.back().other = std::make_unique<Scores>(*measure.other, max_rows);
-                if (!copy) copy = allocate(max_rows * width);
-                if (!tile) tile = allocate(max_rows * KEY_BLOCK);
-            }
+            if (measure.kind == DIVERGENCE) states.back().divergence = std::make_unique<Divergence>(measure, scores, width);
         }
         sums = allocate(columns);
         column_count = columns;
@@ -77,7 +72,7 @@ class Measures {
     void start(int64_t b, int64_t h) {
         std::memset(sums.get(), 0, 4 * column_count);
         for (State& state : states) {
-            if (state.other) state.other->pack(b, h);
+            if (state.divergence) state.divergence->pack(b, h);
             std::fill(state.groups.begin(), state.groups.end(), 0.0);
         }
     }
@@ -86,7 +81,7 @@ class Measures {
     void see_scores(const float* cells) {
         for (int64_t m = 0; m < call.measure_count; m++) {
             const Measure& measure = call.measures[m];
-            if (measure.kind == DIVERGENCE) std::memcpy(copy.get(), cells, 4 * scores.rows * width);
+            if (measure.kind == DIVERGENCE) states[m].divergence->see_scores(cells);
             if (measure.kind != TOP) continue;
             Top top(measure.number);
             for (int64_t r = 0; r < scores.rows; r++) {
@@ -109,7 +104,7 @@ class Measures {
                 case TRANSPOSED: add_transposed(measure, states[m], cells, rows); break;
                 case BLOCK_MEANS: add_block_means(measure, cells, rows); break;
                 case GROUPS: add_groups(measure, states[m], cells, rows); break;
-                case DIVERGENCE: measure_divergence(measure, *states[m].other, cells, rows); break;
+                case DIVERGENCE: measure_divergence(measure, *states[m].divergence, cells, rows); break;
                 default:
                     for (int64_t r = 0; r < scores.rows; r++) measure_row(measure, r, cells + r * width, rows[r]);
             }
@@ -141,7 +136,7 @@ class Measures {
   private:
     struct State {
         int64_t offset, panels;  // of sums over rows
-        std::unique_ptr<Scores> other;
+        std::unique_ptr<Divergence> divergence;
         std::vector<double> groups;  // sums over many rows and keys
     };
 
@@ -258,24 +253,14 @@ class Measures {
     }
 
     // Σ P (log P - log Q)
-    void measure_divergence(const Measure& measure, Scores& other, const float* cells, const RowSums* rows) {
-        other.set_rows(scores.b, scores.h, scores.first, scores.rows, scores.active);
+    void measure_divergence(const Measure& measure, Divergence& divergence, const float* cells, const RowSums* rows) {
         for (int64_t r = 0; r < scores.rows; r++) measure.result[place_of_row(r)] = 0;
         for (size_t a = 0; a < scores.active.size(); a++) {
-            other.compute(a, tile.get(), KEY_BLOCK);
+            const float* terms = divergence.compute(a, cells, rows);
             for (int64_t r = 0; r < scores.rows; r++) {
-                const float other_lse = *at<float>(measure.values, scores.b, scores.h, scores.first + r);
-                const float lse = other_lse == -INFINITY ? 0 : other_lse;
-                const float* weights = cells + r * width + a * KEY_BLOCK;
-                const float* own = copy.get() + r * width + a * KEY_BLOCK;
-                const Floats zero = {};
-                Floats part = zero;
-                for (int64_t j = 0; j < KEY_BLOCK; j += LANES) {
-                    const Floats weight = load(weights + j);
-                    const Floats log = load(own + j) - rows[r].shift - rows[r].log_total;
-                    const Floats term = weight * (log - (load(tile.get() + r * KEY_BLOCK + j) - lse));
-                    part += weight == 0.0f ? zero : term;
-                }
+                Floats part = {};
+                for (int64_t j = 0; j < KEY_BLOCK; j += LANES)
+                    part += load(cells + r * width + a * KEY_BLOCK + j) * load(terms + r * KEY_BLOCK + j);
                 measure.result[place_of_row(r)] += sum_of(part) * rows[r].factor;
             }
         }
@@ -370,7 +355,7 @@ class Measures {
     const int64_t width, padded_keys;
     int64_t column_count = 0;
     std::vector<State> states;
-    FloatArray sums, rows_of_y, pooled, copy, tile;
+    FloatArray sums, rows_of_y, pooled;
     std::vector<float> factors;
 };
 

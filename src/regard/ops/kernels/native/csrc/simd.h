@@ -32,16 +32,34 @@ inline Floats broadcast(float value) { return value - Floats{}; }
 
 inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 
+// Half and half, so that the steps do not wait for each other.
 inline float sum_of(Floats vector) {
-    float sum = 0;
-    for (int lane = 0; lane < LANES; lane++) sum += vector[lane];
-    return sum;
+    float lanes[LANES];
+    store(lanes, vector);
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int lane = 0; lane < half; lane++) lanes[lane] += lanes[lane + half];
+    return lanes[0];
 }
 
 inline float largest_of(Floats vector) {
-    float largest = vector[0];
-    for (int lane = 1; lane < LANES; lane++) largest = vector[lane] > largest ? vector[lane] : largest;
-    return largest;
+    float lanes[LANES];
+    store(lanes, vector);
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int lane = 0; lane < half; lane++)
+            lanes[lane] = lanes[lane] > lanes[lane + half] ? lanes[lane] : lanes[lane + half];
+    return lanes[0];
+}
+
+inline float dot(const float* a, const float* b, int64_t count) {
+    Floats sums[2] = {};
+    int64_t i = 0;
+    for (; i + 2 * LANES <= count; i += 2 * LANES) {
+        sums[0] += load(a + i) * load(b + i);
+        sums[1] += load(a + i + LANES) * load(b + i + LANES);
+    }
+    float rest = 0;
+    for (; i < count; i++) rest += a[i] * b[i];
+    return sum_of(sums[0] + sums[1]) + rest;
 }
 
 // exp(x) for x <= 88, 0 below -87.3; the relative error is at most 2 units in the last place.
