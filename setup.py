@@ -60,7 +60,10 @@ class BuildLibraries(build_ext):
         return str(Path(*ext_name.split(".")).with_suffix(".so"))
 
     def copy_extensions_to_source(self) -> None:
-        FOLDER.with_name("lib").mkdir(exist_ok=True)
+        folder = FOLDER.with_name("lib")
+        folder.mkdir(exist_ok=True)
+        for old in folder.glob("*.so"):  # one that can no longer be built must not stay
+            old.unlink()
         super().copy_extensions_to_source()
 
     def get_export_symbols(self, ext: Extension) -> list[str]:
