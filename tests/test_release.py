@@ -2,35 +2,81 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import re
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
+import venv
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
 import regard
+from regard.ops.kernels.native.library import LEVELS
 
 ROOT = Path(__file__).parents[1]
+LIB = Path("regard/ops/kernels/native/lib")
 
 
-def test_the_wheel_has_all_files_of_the_package(tmp_path):
+def test_the_wheel_has_all_files_of_the_package_and_works(tmp_path):
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
-    subprocess.run(command, capture_output=True, check=True)
+    subprocess.run(command, capture_output=True, check=True)  # the source distribution, and the wheel from it
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        packed = {name for name in archive.namelist() if ".dist-info/" not in name}
+        packed = {Path(name) for name in archive.namelist() if ".dist-info/" not in name}
+        libraries = {path for path in packed if path.parent == LIB}
+        assert not [path for path in libraries if b".debug_info" in archive.read(path.as_posix())]
     package = ROOT / "src" / "regard"
-    files = {path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
-    assert packed == {str(path.relative_to(package.parent)) for path in files}
-    check = subprocess.run(
-        [sys.executable, "-m", "twine", "check", "--strict", str(wheel)], capture_output=True, text=True, check=False
-    )
-    assert check.returncode == 0, check.stdout
+    files = {path.relative_to(package.parent) for path in package.rglob("*") if path.is_file()}
+    left_out = {LIB, LIB.with_name("csrc")}
+    assert packed - libraries == {
+        path for path in files if "__pycache__" not in path.parts and path.parent not in left_out
+    }
+    assert {path.stem for path in libraries} == (set(_levels()) if _has_compiler() else set())
+    _assert_succeeds("-m", "twine", "check", "--strict", *map(str, tmp_path.glob("regard-*")))
+    python = _environment_with(wheel, tmp_path / "environment")
+    _assert_succeeds(str(ROOT / ".ci/try_wheel.py"), *(["native"] if libraries else []), python=python, cwd=tmp_path)
+
+
+def test_without_a_compiler_the_libraries_are_left_out(tmp_path, monkeypatch):
+    for name in ("CC", "CXX"):
+        monkeypatch.setenv(name, "false")
+    folders = "--build-lib", str(tmp_path), "--build-temp", str(tmp_path)
+    _assert_succeeds("setup.py", "-q", "build_ext", *folders, cwd=ROOT)
+    assert not list(tmp_path.rglob("*.so"))
+
+
+def _has_compiler() -> bool:
+    compiler = os.environ.get("CXX") or sysconfig.get_config_var("CXX")
+    return bool(compiler) and shutil.which(compiler.split()[0]) is not None
+
+
+def _levels() -> tuple[str, ...]:
+    return LEVELS if platform.machine().lower() in ("x86_64", "amd64") else LEVELS[:1]
+
+
+def _environment_with(wheel: Path, folder: Path) -> str:
+    """The Python of an environment that has the wheel, and all else from this environment."""
+    venv.create(folder)
+    python = str(next(path for name in ("bin/python", "Scripts/python.exe") if (path := folder / name).exists()))
+    _assert_succeeds("-m", "pip", "--python", python, "install", "--no-deps", "--no-index", str(wheel))
+    (own,) = folder.rglob("site-packages")
+    (own / "dependencies.pth").write_text(sysconfig.get_path("purelib"), "utf-8")  # comes after the wheel
+    return python
+
+
+def _assert_succeeds(*arguments: str, python: str = sys.executable, **options: Any) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([python, *arguments], env=environment, capture_output=True, text=True, check=False, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_lowest_versions_are_those_of_the_package():

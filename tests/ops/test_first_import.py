@@ -9,7 +9,7 @@ import sys
 import pytest
 
 PROGRAM = """
-import json, os, sys
+import ctypes, json, os, sys
 import jaxtyping, torch, torch._dynamo, torch.library, torch.nn.attention.flex_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 import regard
@@ -39,7 +39,9 @@ def used_first(place):
     compiled = torch.compile(program, backend="aot_eager")
     return {"eager": gradients(program, given), "compiled": gradients(compiled, given)}
 
-opened, made = [], []
+opened, made, started = [], [], []
+
+STARTS = "ctypes.dlopen", "subprocess.Popen", "os.system", "os.posix_spawn"
 
 class Watch(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
@@ -51,10 +53,13 @@ def watched():
     torch.backends.cpu.get_cpu_capability = lambda: "AVX512"  # where it matters who made the processor
     torch.backends.mkldnn.is_available = torch.backends.mkl.is_available = lambda: True
     sys.addaudithook(lambda event, given: opened.append(str(given[0])) if event == "open" else None)
+    sys.addaudithook(lambda event, given: started.append(event) if event in STARTS else None)
     with Watch():
         import regard.ops
         torch.ones(3)
-    return {"opened": opened, "made": made}
+    by_import = list(started)
+    ctypes.CDLL(None)
+    return {"opened": opened, "made": made, "started": by_import, "seen": started}
 
 children = {place.__name__: lambda place=place: used_first(place) for place in (inference_mode, grad, vmap)}
 for name, run in {**children, "watched": watched}.items():
@@ -92,3 +97,8 @@ def test_the_import_reads_nothing_of_the_machine_and_makes_no_large_tensor(said)
     assert not [name for name in found["opened"] if name.startswith("/proc/")]
     assert 12 in found["made"]  # that of three numbers was seen
     assert max(found["made"]) <= 2**20
+
+
+def test_the_import_loads_no_library_and_starts_no_compiler(said):
+    assert said["watched"]["seen"] == ["ctypes.dlopen"]  # the test's own
+    assert said["watched"]["started"] == []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from regard.cli.options import JsonOption
 
 if TYPE_CHECKING:
+    from regard.ops.kernels.base import Kernel
     from regard.ops.rules import Rule
 
 PACKAGES = (
@@ -71,12 +72,24 @@ def gather() -> dict[str, Facts]:
     return {
         "versions": {**versions, **{name: _installed_version(name) for name in PACKAGES}},
         "devices": _devices(),
-        "kernels": {kernel.name: kernel.description for kernel in KERNELS},
+        "kernels": {kernel.name: _described(kernel) for kernel in KERNELS},
         "masks": _rules(Mask, with_names=False),
         "scores": _rules(Score),
         "measures": _rules(Measure),
         "models": _bundled_models(),
     }
+
+
+def _described(kernel: Kernel) -> str:
+    """The description; with the instruction set of the native kernel, or why it cannot run."""
+    from regard.ops.kernels.native.kernel import Native
+    from regard.ops.kernels.native.library import Library, library
+
+    if not isinstance(kernel, Native):
+        return kernel.description
+    found = library()
+    state = f"instruction set {found.level}" if isinstance(found, Library) else f"not available: {found}"
+    return f"{kernel.description}; {state}"
 
 
 def _rules(base: type[Rule], with_names: bool = True) -> Facts:
