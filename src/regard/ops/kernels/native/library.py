@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -139,9 +140,10 @@ def library() -> Library | str:
     try:
         best = LEVELS[: _load("baseline").regard_level() + 1]
     except OSError as error:
-        return (
-            f"its library cannot be loaded ({error}); `pip install .` in a clone builds it, which needs a C++ compiler"
-        )
+        advice = "there is none for Windows"
+        if sys.platform != "win32":
+            advice = "`pip install .` in a clone builds it, which needs a C++ compiler"
+        return f"its library cannot be loaded ({error}); {advice}"
     name = os.environ.get("REGARD_ISA") or best[-1]
     if name not in best:
         return f"REGARD_ISA={name}, but this processor has {', '.join(best)}"
@@ -155,7 +157,10 @@ def _load(level: str) -> ctypes.CDLL:
     path = Path(__file__).with_name("lib") / f"{level}.so"
     if not path.exists():
         raise OSError(f"{path.name} was not built")
-    return ctypes.CDLL(str(path))
+    loaded = ctypes.CDLL(str(path))
+    if not hasattr(loaded, "regard_call_size") or loaded.regard_call_size() != ctypes.sizeof(Call):
+        raise OSError(f"{path.name} was built for another version of Regard")
+    return loaded
 
 
 def _torch_parallel() -> ctypes.c_void_p | None:

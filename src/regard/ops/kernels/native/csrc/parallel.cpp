@@ -59,14 +59,17 @@ REGARD_EXPORT int regard_run(const regard::Call* call, int is_backward, int64_t 
     return work.failed;
 }
 
-// What this processor has: 2 for AVX-512, 1 for AVX2 with FMA and F16C, else 0.
+// What this processor has: 2 for AVX-512, 1 for AVX2 with FMA (and F16C, which all of these have), else 0.
 REGARD_EXPORT int regard_level() {
 #if defined(__x86_64__) || defined(_M_X64)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl"))
         return 2;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) return 1;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
 #endif
     return 0;
 }
+
+// The size of a call, which tells whether the library belongs to the Python code.
+REGARD_EXPORT int64_t regard_call_size() { return sizeof(regard::Call); }

@@ -26,6 +26,12 @@ inline FloatArray allocate(int64_t floats) {
     return FloatArray(static_cast<float*>(memory));
 }
 
+#if defined(__aarch64__)
+using Half = __fp16;  // GCC 12 lacks _Float16 there
+#else
+using Half = _Float16;
+#endif
+
 inline float to_float(float value) { return value; }
 inline float to_float(uint16_t bits) {  // bfloat16
     uint32_t wide = static_cast<uint32_t>(bits) << 16;
@@ -33,7 +39,7 @@ inline float to_float(uint16_t bits) {  // bfloat16
     std::memcpy(&value, &wide, 4);
     return value;
 }
-inline float to_float(_Float16 value) { return static_cast<float>(value); }
+inline float to_float(Half value) { return static_cast<float>(value); }
 
 inline void from_float(float value, float& to) { to = value; }
 inline void from_float(float value, uint16_t& to) {  // to the nearest, and to even; NaN stays NaN
@@ -41,7 +47,7 @@ inline void from_float(float value, uint16_t& to) {  // to the nearest, and to e
     std::memcpy(&bits, &value, 4);
     to = value != value ? 0x7fc0 : static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
-inline void from_float(float value, _Float16& to) { to = static_cast<_Float16>(value); }
+inline void from_float(float value, Half& to) { to = static_cast<Half>(value); }
 
 inline int64_t place_of(const Strided& tensor, int64_t b, int64_t h, int64_t i) {
     return b * tensor.batch + h * tensor.head + i * tensor.row;
@@ -58,7 +64,7 @@ void with_dtype(Dtype dtype, Function function) {
     switch (dtype) {
         case FLOAT32: return function(static_cast<float*>(nullptr));
         case BFLOAT16: return function(static_cast<uint16_t*>(nullptr));
-        case FLOAT16: return function(static_cast<_Float16*>(nullptr));
+        case FLOAT16: return function(static_cast<Half*>(nullptr));
     }
 }
 
