@@ -31,7 +31,6 @@ class Panels {
             Strided part = tensor;
             part.data = static_cast<const char*>(part.data) + panel * PANEL * part.column * (part.dtype == FLOAT32 ? 4 : 2);
             read_rows(part, b, h, 0, rows, std::min<int64_t>(PANEL, features - panel * PANEL), at(panel, 0), PANEL);
-            std::memset(at(panel, rows), 0, 4 * (keys - rows) * PANEL);
         }
     }
 
@@ -87,7 +86,7 @@ class Backward {
         values = allocate(padded_keys * value_dim);
         extra_values = allocate(padded_keys * extra);
         extra_rows = allocate(max_rows * extra);
-        scratch = allocate(std::max(value_dim, matrix.head_dim));
+        scratch = allocate(LANES * value_dim);
         output_rows = allocate(max_rows * padded_value_dim);
         query_rows = allocate(max_rows * padded_dim);
         of_queries = allocate(max_rows * padded_dim);
@@ -139,7 +138,7 @@ class Backward {
 
     void run_block(int64_t b, int64_t h, int64_t first, int64_t rows) {
         scores.set_rows(b, h, first, rows);
-        const int64_t count = scores.active.size() * KEY_BLOCK;
+        const int64_t count = scores.count_cells(), padded = scores.active.size() * KEY_BLOCK;
         for (size_t a = 0; a < scores.active.size(); a++)
             scores.compute(a, weights.get() + a * KEY_BLOCK, width, slopes ? slopes.get() + a * KEY_BLOCK : nullptr);
         find_keys();
@@ -148,10 +147,10 @@ class Backward {
         for (int64_t r = 0; r < rows; r++) {
             float* row = weights.get() + r * width;
             if (has_entropy)
-                row_sums[r] = softmax<true>(row, count, sink, (of_entropy ? of_entropy : flow).get() + r * width,
+                row_sums[r] = softmax<true>(row, count, padded, sink, (of_entropy ? of_entropy : flow).get() + r * width,
                                             -row_gradient(ENTROPY, r));
             else
-                row_sums[r] = softmax(row, count, sink);
+                row_sums[r] = softmax(row, count, padded, sink);
         }
         if (value_dim)
             read_rows(call.output_gradient, b, h, first, first + rows, value_dim, output_rows.get(), padded_value_dim);
@@ -201,25 +200,20 @@ class Backward {
         if (extra) read_extra_rows();
         const bool adds = has_entropy && !of_entropy;
         for (size_t a = 0; a < scores.active.size(); a++) {
+            const int64_t count = scores.count_keys(a);
             for (int64_t j = 0; j < KEY_BLOCK; j += PANEL) {
-                const int64_t key = scores.active[a] * KEY_BLOCK + j;
+                const int64_t key = scores.active[a] * KEY_BLOCK + j, columns = std::min<int64_t>(PANEL, count - j);
                 float* to = flow.get() + a * KEY_BLOCK + j;
-                bool is_set = adds;
-                if (value_dim) {
-                    const float* panel = values.get() + key * value_dim;
-                    if (is_set) multiply_panel<true>(output_rows.get(), padded_value_dim, 1, panel, PANEL, to, width, rows, value_dim);
-                    else multiply_panel<false>(output_rows.get(), padded_value_dim, 1, panel, PANEL, to, width, rows, value_dim);
-                    is_set = true;
-                    if (call.dropout > 0) drop(to, key);
-                }
-                if (extra) {
-                    const float* panel = extra_values.get() + key * extra;
-                    if (is_set) multiply_panel<true>(extra_rows.get(), extra, 1, panel, PANEL, to, width, rows, extra);
-                    else multiply_panel<false>(extra_rows.get(), extra, 1, panel, PANEL, to, width, rows, extra);
-                    is_set = true;
-                }
-                if (!is_set)
+                if (!adds)
                     for (int64_t r = 0; r < rows; r++) std::memset(to + r * width, 0, 4 * PANEL);
+                if (columns <= 0) continue;
+                if (value_dim)
+                    multiply_panel<true>(output_rows.get(), padded_value_dim, 1, values.get() + key * value_dim, PANEL, to,
+                                         width, rows, value_dim, columns);
+                if (call.dropout > 0) drop(to, key);
+                if (extra)
+                    multiply_panel<true>(extra_rows.get(), extra, 1, extra_values.get() + key * extra, PANEL, to, width,
+                                         rows, extra, columns);
             }
         }
         if (!of_entropy) return;
@@ -475,7 +469,8 @@ class Backward {
         for (size_t a = 0; a < scores.active.size(); a++)
             for (int64_t panel = 0; panel < sums.count; panel++)
                 multiply_panel<true>(cells + a * KEY_BLOCK, 1, width, rows + panel * PANEL, sums.width,
-                                     sums.at(panel, scores.active[a] * KEY_BLOCK), PANEL, KEY_BLOCK, scores.rows);
+                                     sums.at(panel, scores.active[a] * KEY_BLOCK), PANEL, scores.count_keys(a), scores.rows,
+                                     sums.features - panel * PANEL);
     }
 
     // dQ = scale dS K
@@ -486,9 +481,10 @@ class Backward {
         for (size_t a = 0; a < active.size();) {
             size_t stop = a + 1;  // blocks that follow each other are one
             while (stop < active.size() && active[stop] == active[stop - 1] + 1 && (stop - a) * KEY_BLOCK < STEP) stop++;
+            const int64_t key = active[a] * KEY_BLOCK, keys = std::min<int64_t>((stop - a) * KEY_BLOCK, matrix.keys - key);
             for (int64_t panel = 0; panel < key_rows.count; panel++)
-                multiply_panel<true>(flow.get() + a * KEY_BLOCK, width, 1, key_rows.at(panel, active[a] * KEY_BLOCK), PANEL,
-                                     of_queries.get() + panel * PANEL, padded_dim, rows, (stop - a) * KEY_BLOCK);
+                multiply_panel<true>(flow.get() + a * KEY_BLOCK, width, 1, key_rows.at(panel, key), PANEL,
+                                     of_queries.get() + panel * PANEL, padded_dim, rows, keys, matrix.head_dim - panel * PANEL);
             a = stop;
         }
         for (int64_t r = 0; r < rows; r++) {

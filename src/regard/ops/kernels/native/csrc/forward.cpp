@@ -66,14 +66,13 @@ class Forward {
 
     // The values of the keys from start to stop, as panels of so many rows.
     void copy_values(int64_t b, int64_t start, int64_t stop) {
-        const int64_t last = std::max(start, std::min(stop, matrix.keys)), rows = stop - start;
+        const int64_t last = std::min(stop, matrix.keys), rows = stop - start;
         for (int64_t panel = 0; panel < value_panels; panel++) {
             Strided part = call.value;
             const int64_t column = panel * PANEL * part.column;
             part.data = static_cast<const char*>(part.data) + column * (part.dtype == FLOAT32 ? 4 : 2);
             float* to = values.get() + panel * rows * PANEL;
             read_rows(part, b, value_head, start, last, std::min<int64_t>(PANEL, call.value_dim - panel * PANEL), to, PANEL);
-            std::memset(to + (last - start) * PANEL, 0, 4 * (stop - last) * PANEL);
         }
     }
 
@@ -83,7 +82,7 @@ class Forward {
         measures.see_scores(cells.get());
         const float sink = matrix.sinks ? matrix.sinks[scores.head_of_rules(h)] : -INFINITY;
         for (int64_t r = 0; r < rows; r++)
-            row_sums[r] = softmax(cells.get() + r * width, scores.active.size() * KEY_BLOCK, sink);
+            row_sums[r] = softmax(cells.get() + r * width, scores.count_cells(), scores.active.size() * KEY_BLOCK, sink);
         measures.see_weights(cells.get(), row_sums.data());
         if (!value_panels) return;
         if (call.dropout > 0)
@@ -108,12 +107,12 @@ class Forward {
         for (size_t a = 0; a < active.size();) {
             size_t stop = a + 1;  // blocks that follow each other are one
             while (stop < active.size() && active[stop] == active[stop - 1] + 1 && (stop - a) * KEY_BLOCK < STEP) stop++;
-            const int64_t keys = (stop - a) * KEY_BLOCK, key = active[a] * KEY_BLOCK;
+            const int64_t key = active[a] * KEY_BLOCK, keys = std::min<int64_t>((stop - a) * KEY_BLOCK, matrix.keys - key);
             if (is_direct) copy_values(scores.b, key, key + keys);
             for (int64_t panel = 0; panel < value_panels; panel++) {
                 const int64_t row = is_direct ? panel * keys : panel * key_blocks * KEY_BLOCK + key;
                 multiply_panel<true>(cells.get() + a * KEY_BLOCK, width, 1, values.get() + row * PANEL, PANEL,
-                                     outputs.get() + panel * PANEL, padded, rows, keys);
+                                     outputs.get() + panel * PANEL, padded, rows, keys, call.value_dim - panel * PANEL);
             }
             a = stop;
         }

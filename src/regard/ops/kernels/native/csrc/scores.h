@@ -21,7 +21,7 @@ class Scores {
           max_rows(max_rows),
           queries(allocate(max_rows * matrix.head_dim)),
           keys(allocate(is_direct ? 0 : key_blocks * KEY_BLOCK * matrix.head_dim)),
-          row_of_keys(allocate(std::max(matrix.head_dim, max_rows))),
+          copy(allocate(LANES * matrix.head_dim)),
           masks(max_rows * key_blocks) {
         for (int64_t s = 0; s < matrix.score_steps; s++)
             if (matrix.scores[s].kind == ADD_RELATIVE) relative.resize(2 * matrix.scores[s].shift + 1);
@@ -33,30 +33,32 @@ class Scores {
         if (packed == b * matrix.kv_heads + kv_head) return;
         packed = b * matrix.kv_heads + kv_head;
         if (is_direct) return;
-        pack_panels(matrix.key, b, kv_head, matrix.keys, matrix.head_dim, keys.get(), row_of_keys.get());
+        pack_panels(matrix.key, b, kv_head, matrix.keys, matrix.head_dim, keys.get(), copy.get());
     }
 
-    // Rows of a tensor as panels of PANEL rows, with a row for each feature: panel[f][row]; missing rows are 0.
+    // Rows of a tensor as panels of PANEL rows, with a row for each feature: panel[f][row].
+    //
+    // Rows that are missing are 0, as far as a vector reaches. `copy` has room for LANES rows.
     static void pack_panels(const Strided& tensor, int64_t b, int64_t h, int64_t rows, int64_t features, float* to,
-                            float* row) {
-        with_dtype(tensor.dtype, [&](auto* type) {
-            using T = std::remove_pointer_t<decltype(type)>;
-            for (int64_t first = 0; first < round_up(rows, KEY_BLOCK); first += PANEL) {
-                float* panel = to + first * features;
-                for (int64_t j = 0; j < PANEL; j++) {
-                    if (first + j < rows) {
-                        const float* from = row;
-                        if constexpr (std::is_same_v<T, float>) {
-                            if (tensor.column == 1) from = at<float>(tensor, b, h, first + j);
-                        }
-                        if (from == row) read_row<T>(tensor, b, h, first + j, features, row);
-                        for (int64_t f = 0; f < features; f++) panel[f * PANEL + j] = from[f];
-                    } else {
-                        for (int64_t f = 0; f < features; f++) panel[f * PANEL + j] = 0;
-                    }
-                }
+                            float* copy) {
+        const bool is_direct = tensor.dtype == FLOAT32 && tensor.column == 1;
+        for (int64_t first = 0; first < rows; first += LANES) {
+            float* panel = to + first / PANEL * PANEL * features + first % PANEL;
+            const int64_t count = std::min<int64_t>(LANES, rows - first);
+            const float* from[LANES];
+            if (!is_direct) read_rows(tensor, b, h, first, first + count, features, copy, features);
+            for (int64_t i = 0; i < LANES; i++)
+                from[i] = i >= count ? nullptr : is_direct ? at<float>(tensor, b, h, first + i) : copy + i * features;
+            int64_t f = 0;
+            for (; f + LANES <= features; f += LANES) {
+                Floats square[LANES];
+                for (int64_t i = 0; i < LANES; i++) square[i] = i < count ? load(from[i] + f) : Floats{};
+                transpose(square);
+                for (int64_t i = 0; i < LANES; i++) store(panel + (f + i) * PANEL, square[i]);
             }
-        });
+            for (; f < features; f++)
+                for (int64_t i = 0; i < LANES; i++) panel[f * PANEL + i] = i < count ? from[i][f] : 0;
+        }
     }
 
     // Read the queries of some rows, and list the blocks of keys that they may attend to.
@@ -98,14 +100,23 @@ class Scores {
     void compute(size_t a, float* to, int64_t width, float* slopes = nullptr) {
         const float* panel = keys.get() + active[a] * KEY_BLOCK * matrix.head_dim;
         if (is_direct) multiply_rows(active[a] * KEY_BLOCK, to, width);
-        else for (int64_t j = 0; j < KEY_BLOCK; j += PANEL)
+        else for (int64_t j = 0; j < count_keys(a); j += PANEL)
             multiply_panel<false>(queries.get(), matrix.head_dim, 1, panel + j * matrix.head_dim, PANEL, to + j, width,
-                                  rows, matrix.head_dim);
+                                  rows, matrix.head_dim, std::min<int64_t>(PANEL, count_keys(a) - j));
         for (int64_t s = 0; s < matrix.score_steps; s++)
             for (int64_t r = 0; r < rows; r++)
                 change(matrix.scores[s], r, active[a] * KEY_BLOCK, to + r * width, slopes ? slopes + r * width : nullptr);
         if (!is_full[a])
             for (int64_t r = 0; r < rows; r++) mask_cells(bits(a, r), to + r * width);
+    }
+
+    // How many keys an active block has.
+    int64_t count_keys(size_t a) const { return std::min(KEY_BLOCK, matrix.keys - active[a] * KEY_BLOCK); }
+
+    // How many cells of a row have a key, rounded up to two vectors; the others are 0 or -inf.
+    int64_t count_cells() const {
+        if (active.empty()) return 0;
+        return (active.size() - 1) * KEY_BLOCK + round_up(count_keys(active.size() - 1), 2 * LANES);
     }
 
     // Bit j is whether row r may attend to key j of an active block.
@@ -164,11 +175,11 @@ class Scores {
         with_dtype(matrix.key.dtype, [&](auto* type) {
             using T = std::remove_pointer_t<decltype(type)>;
             for (int64_t j = 0; j < count; j++) {
-                const float* key = row_of_keys.get();
+                const float* key = copy.get();
                 if constexpr (std::is_same_v<T, float>) {
                     if (matrix.key.column == 1) key = at<float>(matrix.key, b, kv_head, start + j);
                 }
-                if (key == row_of_keys.get()) read_row<T>(matrix.key, b, kv_head, start + j, matrix.head_dim, row_of_keys.get());
+                if (key == copy.get()) read_row<T>(matrix.key, b, kv_head, start + j, matrix.head_dim, copy.get());
                 for (int64_t r = 0; r < rows; r++)
                     to[r * width + j] = dot(queries.get() + r * matrix.head_dim, key, matrix.head_dim);
             }
@@ -233,7 +244,7 @@ class Scores {
     }
 
     int64_t packed = -1, first_block = 0;
-    FloatArray row_of_keys;
+    FloatArray copy;
     std::vector<uint64_t> masks;  // of each row, by active block
     std::vector<MaskRow> mask_rows;
     std::vector<int64_t> slots;

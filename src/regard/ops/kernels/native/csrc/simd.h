@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #if defined(__AVX512F__)
 #define REGARD_LANES 16
@@ -60,6 +61,36 @@ inline float dot(const float* a, const float* b, int64_t count) {
     float rest = 0;
     for (; i < count; i++) rest += a[i] * b[i];
     return sum_of(sums[0] + sums[1]) + rest;
+}
+
+// Exchange the lanes j and j + HALF of two vectors where j has no bit HALF: a step of a transposition.
+template <int HALF, bool LATER, int... LANE>
+inline Floats exchange(Floats a, Floats b, std::integer_sequence<int, LANE...>) {
+    return LATER ? __builtin_shufflevector(a, b, (LANE & HALF ? LANES + LANE : LANE + HALF)...)
+                 : __builtin_shufflevector(a, b, (LANE & HALF ? LANES + LANE - HALF : LANE)...);
+}
+
+template <int HALF>
+inline void exchange_rows(Floats* rows) {
+    constexpr auto lanes = std::make_integer_sequence<int, LANES>();
+    for (int i = 0; i < LANES; i++) {
+        if (i & HALF) continue;
+        const Floats a = rows[i], b = rows[i + HALF];
+        rows[i] = exchange<HALF, false>(a, b, lanes);
+        rows[i + HALF] = exchange<HALF, true>(a, b, lanes);
+    }
+}
+
+// Transpose a square of LANES vectors.
+inline void transpose(Floats* rows) {
+#if REGARD_LANES == 16
+    exchange_rows<8>(rows);
+#endif
+#if REGARD_LANES >= 8
+    exchange_rows<4>(rows);
+#endif
+    exchange_rows<2>(rows);
+    exchange_rows<1>(rows);
 }
 
 // exp(x) for x <= 88, 0 below -87.3; the relative error is at most 2 units in the last place.

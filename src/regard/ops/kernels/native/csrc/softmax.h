@@ -27,15 +27,19 @@ inline bool has_nan(const float* row, int64_t count) {
 
 constexpr float LOWEST = -100.0f;  // below it the exponential is 0
 
-// Replace the scores of a row by their exponentials.
+// Replace the scores of a row by their exponentials, those of the cells from `count` to `padded` by 0.
 //
 // shifted: where s_j - shift goes, times `slope`; null if it is not needed.
 template <bool SHIFTED = false>
-RowSums softmax(float* row, int64_t count, float sink, float* shifted = nullptr, float slope = 0) {
+RowSums softmax(float* row, int64_t count, int64_t padded, float sink, float* shifted = nullptr, float slope = 0) {
     Floats most = broadcast(-INFINITY), more = most;
     for (int64_t j = 0; j < count; j += 2 * LANES) {
         most = larger(load(row + j), most);
         more = larger(load(row + j + LANES), more);
+    }
+    if (count < padded) {
+        std::memset(row + count, 0, 4 * (padded - count));
+        if (SHIFTED) std::memset(shifted + count, 0, 4 * (padded - count));
     }
     RowSums sums{};
     sums.largest = largest_of(larger(most, more));
