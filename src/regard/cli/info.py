@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from regard.cli.options import JsonOption
 
 if TYPE_CHECKING:
+    from regard.ops.kernels.base import Kernel
     from regard.ops.rules import Rule
 
 PACKAGES = (
@@ -35,7 +37,7 @@ Facts = dict[str, str | None]
 def info(as_json: JsonOption = False) -> None:
     """Show versions, devices, kernels, masks, scores, measures and the bundled model.
 
-    Paste the output into a bug report:
+    A kernel that is not available is listed with the reason. Paste the output into a bug report:
 
         regard info
     """
@@ -71,12 +73,22 @@ def gather() -> dict[str, Facts]:
     return {
         "versions": {**versions, **{name: _installed_version(name) for name in PACKAGES}},
         "devices": _devices(),
-        "kernels": {kernel.name: kernel.description for kernel in KERNELS},
+        "kernels": kernel_facts(KERNELS),
         "masks": _rules(Mask, with_names=False),
         "scores": _rules(Score),
         "measures": _rules(Measure),
         "models": _bundled_models(),
     }
+
+
+def kernel_facts(kernels: Iterable[Kernel]) -> Facts:
+    """The description of each kernel, and why it is not available; the name includes the variant that runs here."""
+    facts: Facts = {}
+    for kernel in kernels:
+        reason, variant = kernel.unavailable_reason(), kernel.variant()
+        name = f"{kernel.name} ({variant})" if variant else kernel.name
+        facts[name] = kernel.description if reason is None else f"not available: {reason}"
+    return facts
 
 
 def _rules(base: type[Rule], with_names: bool = True) -> Facts:

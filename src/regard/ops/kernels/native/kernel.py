@@ -34,6 +34,14 @@ class Native(Blockwise):
     scores = SCORES
     measures = MEASURES
 
+    def unavailable_reason(self) -> str | None:
+        found = library()
+        return found if isinstance(found, str) else None
+
+    def variant(self) -> str:
+        found = library()
+        return "" if isinstance(found, str) else found.level
+
     def unsupported_reasons(self, inputs: KernelInputs) -> Iterator[str]:
         """Also: the library, dropout, scores that are not a scaled dot product with biases."""
         if torch.compiler.is_compiling():  # first: the compiler could not trace the questions below
