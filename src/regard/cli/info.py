@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from regard.cli.options import JsonOption
 
 if TYPE_CHECKING:
-    from regard.ops.kernels.base import Kernel
     from regard.ops.rules import Rule
 
 PACKAGES = (
@@ -44,7 +42,12 @@ def info(as_json: JsonOption = False) -> None:
     facts = gather()
     if as_json:
         print(json.dumps(facts, ensure_ascii=False, indent=2))
-        return
+    else:
+        print_facts(facts)
+
+
+def print_facts(facts: dict[str, Facts]) -> None:
+    """Print a table of facts below each heading."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -61,19 +64,12 @@ def info(as_json: JsonOption = False) -> None:
 
 def gather() -> dict[str, Facts]:
     """All facts, by heading."""
-    import platform
-
-    import regard
-    from regard.ops.kernels.dispatch import KERNELS
     from regard.ops.masks import Mask
     from regard.ops.measures import Measure
     from regard.ops.scores import Score
 
-    versions = {"regard": regard.__version__, "python": platform.python_version()}
     return {
-        "versions": {**versions, **{name: _installed_version(name) for name in PACKAGES}},
-        "devices": _devices(),
-        "kernels": kernel_facts(KERNELS),
+        **gather_machine(),
         "masks": _rules(Mask, with_names=False),
         "scores": _rules(Score),
         "measures": _rules(Measure),
@@ -81,10 +77,26 @@ def gather() -> dict[str, Facts]:
     }
 
 
-def kernel_facts(kernels: Iterable[Kernel]) -> Facts:
-    """The description of each kernel, and why it is not available; the name includes the variant that runs here."""
+def gather_machine() -> dict[str, Facts]:
+    """Versions, devices and kernels, by heading."""
+    import platform
+
+    import regard
+
+    versions = {"regard": regard.__version__, "python": platform.python_version()}
+    return {
+        "versions": {**versions, **{name: _installed_version(name) for name in PACKAGES}},
+        "devices": _devices(),
+        "kernels": _kernels(),
+    }
+
+
+def _kernels() -> Facts:
+    """The description of each kernel, or why it is not available; the name includes the variant that runs here."""
+    from regard.ops.kernels.dispatch import KERNELS
+
     facts: Facts = {}
-    for kernel in kernels:
+    for kernel in KERNELS:
         reason, variant = kernel.unavailable_reason(), kernel.variant()
         name = f"{kernel.name} ({variant})" if variant else kernel.name
         facts[name] = kernel.description if reason is None else f"not available: {reason}"
