@@ -93,7 +93,7 @@ class Library:
         self.level = level
         self._run: Any = _load(level).regard_run
         self._run.restype = ctypes.c_int
-        self._parallel = _torch_parallel()
+        self._parallel, self._process = _torch_parallel(), os.getpid()
 
     def run(self, call: Call) -> None:
         """Compute a call.
@@ -106,9 +106,10 @@ class Library:
         threads = max(1, min(torch.get_num_threads(), tasks, int(tasks * work / MIN_WORK_PER_THREAD)))
         step = max(threads, int(MAX_WORK / work) // threads * threads)
         reference = ctypes.byref(call)
+        parallel = self._parallel if os.getpid() == self._process else None  # a fork has none of OpenMP's threads
         for first in range(0, tasks, step):
             last = ctypes.c_int64(min(first + step, tasks))
-            if self._run(reference, ctypes.c_int64(first), last, threads, self._parallel):
+            if self._run(reference, ctypes.c_int64(first), last, threads, parallel):
                 raise MemoryError(f"attention of {call.queries} queries and {call.keys} keys: not enough memory")
 
 

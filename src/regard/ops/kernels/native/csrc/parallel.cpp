@@ -4,6 +4,7 @@
 // the cores; these are the same.
 
 #include <atomic>
+#include <exception>
 #include <thread>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct Work {
 void run_share(void* data) {
     Work& work = *static_cast<Work*>(data);
     const int64_t share = work.next.fetch_add(1), tasks = work.last - work.first;
+    if (share >= work.threads) return;  // another thread was faster
     const int failed = regard_forward(work.call, work.first + tasks * share / work.threads,
                                       work.first + tasks * (share + 1) / work.threads);
     if (failed) work.failed = failed;
@@ -43,8 +45,11 @@ REGARD_EXPORT int regard_run(const regard::Call* call, int64_t first, int64_t la
         while (work.next < threads) run_share(&work);  // a team may have fewer threads
     } else {
         std::vector<std::thread> team;
-        for (int t = 1; t < threads; t++) team.emplace_back(run_share, &work);
-        run_share(&work);
+        try {
+            for (int t = 1; t < threads; t++) team.emplace_back(run_share, &work);
+        } catch (const std::exception&) {  // no more threads or memory: those that there are do all
+        }
+        while (work.next < threads) run_share(&work);
         for (std::thread& thread : team) thread.join();
     }
     if (!work.failed && last == call->batch * call->heads * call->chunks) regard_finish(call);
