@@ -124,18 +124,25 @@ def library() -> Library | str:
         )
     name = os.environ.get("REGARD_ISA") or best[-1]
     if name not in best:
-        return f"REGARD_ISA={name}, but this processor has {', '.join(best)}"
+        return f"REGARD_ISA={name}, but this processor has {', '.join(best)}; choose one of these or unset it"
     try:
         return Library(name)
     except OSError as error:
-        return f"its library for {name} cannot be loaded ({error})"
+        return f"its library for {name} cannot be loaded ({error}); build it, or set REGARD_ISA=baseline"
 
 
 def _load(level: str) -> ctypes.CDLL:
     path = Path(__file__).with_name("lib") / f"{level}.so"
     if not path.exists():
         raise OSError(f"{path.name} was not built")
-    return ctypes.CDLL(str(path))
+    loaded = ctypes.CDLL(str(path))
+    try:
+        call_bytes = loaded.regard_call_bytes()
+    except AttributeError:
+        call_bytes = None
+    if call_bytes != ctypes.sizeof(Call):
+        raise OSError(f"{path.name} was built from other sources")
+    return loaded
 
 
 def _torch_parallel() -> ctypes.c_void_p | None:

@@ -56,6 +56,9 @@ REGARD_EXPORT int regard_run(const regard::Call* call, int64_t first, int64_t la
     return work.failed;
 }
 
+// The size of a call, which differs if Python's structures are of another version.
+REGARD_EXPORT int regard_call_bytes() { return sizeof(regard::Call); }
+
 // What this processor has: 2 for AVX-512, 1 for AVX2 with FMA and F16C, else 0.
 REGARD_EXPORT int regard_level() {
 #if defined(__x86_64__) || defined(_M_X64)
