@@ -7,7 +7,7 @@ from math import inf, nan
 import pytest
 import torch
 
-from helpers.pairwise import pairwise, sampled
+from helpers.pairwise import pairwise
 from regard.errors import InvalidArgument
 from regard.ops import attend
 from regard.ops.kernels.native.library import library
@@ -207,7 +207,7 @@ def test_a_row_is_the_same_alone_and_in_a_larger_batch(rules, dtype):
         heads = slice(2 * kv_head, 2 * kv_head + 2)
         alone = run((query[:, heads], *(x[:, kv_head : kv_head + 1] for x in (key, value))), **RULES[rules])
         assert_same(alone, {name: result[:, heads] for name, result in whole.items()})
-    for rows in sampled([slice(0, 1), slice(0, 7), slice(5, 6), slice(90, 230), slice(399, 400)], 5):
+    for rows in (slice(0, 1), slice(0, 7), slice(5, 6), slice(90, 230), slice(399, 400)):
         alone = run((inputs[0][:, :, rows], *inputs[1:]), offset=rows.start, **RULES[rules])
         del alone["received"]  # a sum over other rows
         assert_same(alone, {name: result[:, :, rows] for name, result in whole.items()})
