@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 MAX_LISTED = 20
 """Maximum number of calls with wrong results in the report; `--json` has all results."""
+MIN_CELLS_OF_THREADS = 2**16
+"""Smaller cases run on one thread."""
 MIN_WIDTH = 120
 """Width of the table of times: a narrower terminal wraps lines."""
 
@@ -85,18 +87,25 @@ def _usable_device(name: str) -> torch.device:
 
 
 def _compare(device: torch.device) -> list[Difference]:
+    import torch
+
     from regard.diagnostics.cases import CASES
     from regard.diagnostics.comparison import compare, dtypes_of, runs_on
     from regard.ops.kernels.dispatch import KERNELS
 
-    kernels = [kernel for kernel in KERNELS if runs_on(kernel, device)]
+    kernels, threads = [kernel for kernel in KERNELS if runs_on(kernel, device)], torch.get_num_threads()
     differences: list[Difference] = []
-    with progress("comparing kernels with the definition", len(CASES), "cases") as advance:
-        for case in CASES:
-            for kernel in kernels:
-                for dtype in dtypes_of(kernel, device):
-                    differences += compare(kernel, case, dtype, device)
-            advance(1)
+    try:
+        with progress("comparing kernels with the definition", len(CASES), "cases") as advance:
+            for case in CASES:
+                # The threads of a small call wait for each other on a busy machine.
+                torch.set_num_threads(threads if case.queries * case.keys >= MIN_CELLS_OF_THREADS else 1)
+                for kernel in kernels:
+                    for dtype in dtypes_of(kernel, device):
+                        differences += compare(kernel, case, dtype, device)
+                advance(1)
+    finally:
+        torch.set_num_threads(threads)
     return differences
 
 
