@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from regard.ops.kernels.dispatch import KERNELS
-from regard.ops.kernels.native.library import Library, library
+from regard.ops.kernels.native import kernel as kernel_module
+from regard.ops.kernels.native.kernel import Native
+from regard.ops.kernels.native.library import library
 from regard.ops.masks import Mask
 from regard.ops.measures import Measure
 from regard.ops.rules import registered
@@ -30,33 +32,8 @@ class CheckeredMass(Measure, name="checkered"):
 def test_versions_devices_and_kernels_are_told(regard):
     facts = json.loads(regard("info", "--json").out)
     assert facts["versions"]["torch"] == torch.__version__
-    assert list(facts["kernels"]) == [kernel.name for kernel in KERNELS]
+    assert [name.split(" ")[0] for name in facts["kernels"]] == [kernel.name for kernel in KERNELS]
     assert f"{torch.get_num_threads()} threads" in facts["devices"]["cpu"]
-
-
-@pytest.fixture
-def native_library():
-    """Loaded again, here and afterwards."""
-    library.cache_clear()
-    yield
-    library.cache_clear()
-
-
-def test_the_instruction_set_of_the_native_kernel_is_told(regard, native_library):
-    found = library()
-    expected = f"; instruction set {found.level}" if isinstance(found, Library) else f"; not available: {found}"
-    assert json.loads(regard("info", "--json").out)["kernels"]["native"].endswith(expected)
-
-
-def test_why_the_native_kernel_cannot_run_is_told(regard, monkeypatch, native_library):
-    def load(level):
-        raise OSError(f"{level}.so was not built")
-
-    monkeypatch.setattr("regard.ops.kernels.native.library._load", load)
-    native = json.loads(regard("info", "--json").out)["kernels"]["native"]
-    assert "; not available: its library cannot be loaded (baseline.so was not built)" in native
-    assert "C++ compiler" in native
-    assert "baseline.so was not built" in " ".join(regard("info").out.split())
 
 
 def test_the_table_tells_the_same(regard):
@@ -64,6 +41,23 @@ def test_the_table_tells_the_same(regard):
     table = regard("info").out
     for rows in facts.values():
         assert all(f" {name} " in table for name in rows)
+
+
+def test_a_kernel_has_the_variant_that_runs_here(regard):
+    found = library()
+    if isinstance(found, str):
+        pytest.skip(f"native: {found}")
+    facts = json.loads(regard("info", "--json").out)
+    assert facts["kernels"][f"native ({found.level})"] == Native.description
+    assert f"native ({found.level})" in regard("info").out
+
+
+def test_a_kernel_that_is_not_available_has_the_reason(regard, monkeypatch):
+    monkeypatch.setattr(kernel_module, "library", lambda: "its library is missing; build it")
+    assert json.loads(regard("info", "--json").out)["kernels"]["native"] == (
+        "not available: its library is missing; build it"
+    )
+    assert " native     not available: its library is missing; build it" in regard("info").out
 
 
 def test_masks_scores_and_measures_are_listed(regard):

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from regard.cli.options import JsonOption
 
 if TYPE_CHECKING:
-    from regard.ops.kernels.base import Kernel
     from regard.ops.rules import Rule
 
 PACKAGES = (
@@ -36,14 +35,19 @@ Facts = dict[str, str | None]
 def info(as_json: JsonOption = False) -> None:
     """Show versions, devices, kernels, masks, scores, measures and the bundled model.
 
-    Paste the output into a bug report:
+    A kernel that is not available is listed with the reason. Paste the output into a bug report:
 
         regard info
     """
     facts = gather()
     if as_json:
         print(json.dumps(facts, ensure_ascii=False, indent=2))
-        return
+    else:
+        print_facts(facts)
+
+
+def print_facts(facts: dict[str, Facts]) -> None:
+    """Print a table of facts below each heading."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -60,19 +64,12 @@ def info(as_json: JsonOption = False) -> None:
 
 def gather() -> dict[str, Facts]:
     """All facts, by heading."""
-    import platform
-
-    import regard
-    from regard.ops.kernels.dispatch import KERNELS
     from regard.ops.masks import Mask
     from regard.ops.measures import Measure
     from regard.ops.scores import Score
 
-    versions = {"regard": regard.__version__, "python": platform.python_version()}
     return {
-        "versions": {**versions, **{name: _installed_version(name) for name in PACKAGES}},
-        "devices": _devices(),
-        "kernels": {kernel.name: _described(kernel) for kernel in KERNELS},
+        **gather_machine(),
         "masks": _rules(Mask, with_names=False),
         "scores": _rules(Score),
         "measures": _rules(Measure),
@@ -80,16 +77,30 @@ def gather() -> dict[str, Facts]:
     }
 
 
-def _described(kernel: Kernel) -> str:
-    """The description; with the instruction set of the native kernel, or why it cannot run."""
-    from regard.ops.kernels.native.kernel import Native
-    from regard.ops.kernels.native.library import Library, library
+def gather_machine() -> dict[str, Facts]:
+    """Versions, devices and kernels, by heading."""
+    import platform
 
-    if not isinstance(kernel, Native):
-        return kernel.description
-    found = library()
-    state = f"instruction set {found.level}" if isinstance(found, Library) else f"not available: {found}"
-    return f"{kernel.description}; {state}"
+    import regard
+
+    versions = {"regard": regard.__version__, "python": platform.python_version()}
+    return {
+        "versions": {**versions, **{name: _installed_version(name) for name in PACKAGES}},
+        "devices": _devices(),
+        "kernels": _kernels(),
+    }
+
+
+def _kernels() -> Facts:
+    """The description of each kernel, or why it is not available; the name includes the variant that runs here."""
+    from regard.ops.kernels.dispatch import KERNELS
+
+    facts: Facts = {}
+    for kernel in KERNELS:
+        reason, variant = kernel.unavailable_reason(), kernel.variant()
+        name = f"{kernel.name} ({variant})" if variant else kernel.name
+        facts[name] = kernel.description if reason is None else f"not available: {reason}"
+    return facts
 
 
 def _rules(base: type[Rule], with_names: bool = True) -> Facts:

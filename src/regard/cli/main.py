@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from regard import __version__
+from regard.cli.check import check
 from regard.cli.classify import classify
 from regard.cli.compare import compare
 from regard.cli.evaluate import evaluate
@@ -85,6 +86,7 @@ app.command(cls=Command)(evaluate)
 app.command(cls=Command, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
     train
 )  # keys of the recipe
+app.command(cls=Command)(check)
 app.command(cls=Command)(info)
 
 

@@ -89,6 +89,14 @@ class Kernel:
         if "name" in vars(cls):
             cls.by_name[cls.name] = cls
 
+    def unavailable_reason(self) -> str | None:
+        """Why this kernel cannot run on this machine, and what to do about it; None if it can."""
+        return None
+
+    def variant(self) -> str:
+        """Which of several versions runs on this machine, such as an instruction set; empty if there is only one."""
+        return ""
+
     def unsupported_reasons(self, inputs: KernelInputs) -> Iterator[str]:
         """The reasons why this kernel cannot compute a call, cheap ones first; none if it can."""
         request = inputs.request

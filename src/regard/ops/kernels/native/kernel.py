@@ -37,6 +37,14 @@ class Native(Blockwise):
     scores = SCORES
     measures = MEASURES
 
+    def unavailable_reason(self) -> str | None:
+        found = library()
+        return found if isinstance(found, str) else None
+
+    def variant(self) -> str:
+        found = library()
+        return "" if isinstance(found, str) else found.level
+
     def unsupported_reasons(self, inputs: KernelInputs) -> Iterator[str]:
         """Also: the library, dropout with gradients that are missing, scores that are not biased dot products."""
         is_compiling = torch.compiler.is_compiling()  # a compiler cannot trace how the library is found

@@ -110,7 +110,7 @@ class Library:
         self.level = level
         self._run: Any = _load(level).regard_run
         self._run.restype = ctypes.c_int
-        self._parallel = _torch_parallel()
+        self._parallel, self._process = _torch_parallel(), os.getpid()
 
     def run(self, call: Call, backward: bool = False) -> None:
         """Compute a call, forward or backward.
@@ -126,9 +126,10 @@ class Library:
         threads = max(1, min(torch.get_num_threads(), tasks, int(tasks * work / MIN_WORK_PER_THREAD)))
         step = max(threads, int(MAX_WORK / work) // threads * threads)
         reference = ctypes.byref(call)
+        parallel = self._parallel if os.getpid() == self._process else None  # a fork has none of OpenMP's threads
         for first in range(0, tasks, step):
             last = INT(min(first + step, tasks))
-            if self._run(reference, int(backward), INT(first), last, threads, self._parallel):
+            if self._run(reference, int(backward), INT(first), last, threads, parallel):
                 raise MemoryError(
                     f"attention of {matrix.queries} queries and {matrix.keys} keys: not enough memory for a block"
                 )
@@ -146,11 +147,11 @@ def library() -> Library | str:
         return f"its library cannot be loaded ({error}); {advice}"
     name = os.environ.get("REGARD_ISA") or best[-1]
     if name not in best:
-        return f"REGARD_ISA={name}, but this processor has {', '.join(best)}"
+        return f"REGARD_ISA={name}, but this processor has {', '.join(best)}; choose one of these or unset it"
     try:
         return Library(name)
     except OSError as error:
-        return f"its library for {name} cannot be loaded ({error})"
+        return f"its library for {name} cannot be loaded ({error}); build it, or set REGARD_ISA=baseline"
 
 
 def _load(level: str) -> ctypes.CDLL:
@@ -158,8 +159,12 @@ def _load(level: str) -> ctypes.CDLL:
     if not path.exists():
         raise OSError(f"{path.name} was not built")
     loaded = ctypes.CDLL(str(path))
-    if not hasattr(loaded, "regard_call_size") or loaded.regard_call_size() != ctypes.sizeof(Call):
-        raise OSError(f"{path.name} was built for another version of Regard")
+    try:
+        call_bytes = loaded.regard_call_bytes()
+    except AttributeError:
+        call_bytes = None
+    if call_bytes != ctypes.sizeof(Call):
+        raise OSError(f"{path.name} was built from other sources")
     return loaded
 
 

@@ -70,9 +70,17 @@ class MaskRow {
     }
 
   private:
+    // A sum that would overflow is the largest or smallest number, which is beyond every key.
+    static int64_t add(int64_t a, int64_t b) {
+        int64_t sum;
+        if (__builtin_add_overflow(a, b, &sum)) return b > 0 ? INT64_MAX : INT64_MIN;
+        return sum;
+    }
+
     KeyRange range_of(const MaskStep& step) const {
         if (step.kind == WINDOW)
-            return {step.left == UNLIMITED ? 0 : position - step.left, step.right == UNLIMITED ? keys : position + step.right + 1};
+            return {step.left == UNLIMITED ? 0 : add(position, -step.left),
+                    step.right == UNLIMITED ? keys : add(position, step.right + 1)};
         if (step.kind == RANGES) return {integer(step.first), integer(step.second)};
         return {0, keys};
     }
@@ -80,7 +88,8 @@ class MaskRow {
     uint64_t bits_of(const MaskStep& step, int64_t first) const {
         if (step.kind == WINDOW || step.kind == RANGES) {
             KeyRange range = range_of(step);
-            return bits_of_range(std::max(range.start, first) - first, std::min(range.stop, first + 64) - first);
+            return bits_of_range(std::clamp(range.start, first, first + 64) - first,
+                                 std::clamp(range.stop, first, first + 64) - first);
         }
         const int64_t count = std::min<int64_t>(64, keys - first);
         uint64_t bits = 0;

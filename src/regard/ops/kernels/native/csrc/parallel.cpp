@@ -4,6 +4,7 @@
 // the cores; these are the same.
 
 #include <atomic>
+#include <exception>
 #include <thread>
 #include <vector>
 
@@ -30,6 +31,7 @@ struct Work {
 void run_share(void* data) {
     Work& work = *static_cast<Work*>(data);
     const int64_t share = work.next.fetch_add(1), tasks = work.last - work.first;
+    if (share >= work.threads) return;  // another thread was faster
     const int failed = work.run(work.call, work.first + tasks * share / work.threads,
                                 work.first + tasks * (share + 1) / work.threads);
     if (failed) work.failed = failed;
@@ -50,14 +52,20 @@ REGARD_EXPORT int regard_run(const regard::Call* call, int is_backward, int64_t 
         while (work.next < threads) run_share(&work);  // a team may have fewer threads
     } else {
         std::vector<std::thread> team;
-        for (int t = 1; t < threads; t++) team.emplace_back(run_share, &work);
-        run_share(&work);
+        try {
+            for (int t = 1; t < threads; t++) team.emplace_back(run_share, &work);
+        } catch (const std::exception&) {  // no more threads or memory: those that there are do all
+        }
+        while (work.next < threads) run_share(&work);
         for (std::thread& thread : team) thread.join();
     }
     if (!work.failed && last == call->matrix.batch * call->matrix.heads * call->chunks)
         (is_backward ? regard_finish_backward : regard_finish_forward)(call);
     return work.failed;
 }
+
+// The size of a call, which differs if Python's structures are of another version.
+REGARD_EXPORT int regard_call_bytes() { return sizeof(regard::Call); }
 
 // What this processor has: 2 for AVX-512, 1 for AVX2 with FMA (and F16C, which all of these have), else 0.
 REGARD_EXPORT int regard_level() {
@@ -70,6 +78,3 @@ REGARD_EXPORT int regard_level() {
 #endif
     return 0;
 }
-
-// The size of a call, which tells whether the library belongs to the Python code.
-REGARD_EXPORT int64_t regard_call_size() { return sizeof(regard::Call); }

@@ -20,6 +20,7 @@ constexpr int LANES = REGARD_LANES;
 
 typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
+typedef uint32_t Bits __attribute__((vector_size(4 * LANES)));
 
 inline Floats load(const float* from) {
     Floats vector;
@@ -109,10 +110,9 @@ inline Floats exp(Floats x) {
     poly = poly * r + 1.6666665459e-1f;
     poly = poly * r + 5.0000001201e-1f;
     poly = poly * (r * r) + r + 1.0f;
-    Ints bits;
+    Bits bits;  // unsigned, because the sum overflows where the result is 0
     std::memcpy(&bits, &poly, sizeof bits);
-    Ints exponent = __builtin_convertvector(n, Ints);
-    bits += exponent << 23;
+    bits += (Bits)__builtin_convertvector(n, Ints) << 23;
     Floats result;
     std::memcpy(&result, &bits, sizeof result);
     return x < -87.3f ? Floats{} : result;  // NaN stays NaN

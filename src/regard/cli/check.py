@@ -1,0 +1,212 @@
+"""``regard check``: whether the kernels are right on this machine, and how fast they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from regard.cli.info import gather_machine, print_facts
+from regard.cli.options import JsonOption
+from regard.cli.output import progress
+from regard.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import torch
+
+    from regard.diagnostics.comparison import Difference
+    from regard.diagnostics.speed import Speeds
+
+MAX_LISTED = 20
+"""Maximum number of calls with wrong results in the report; `--json` has all results."""
+MIN_CELLS_OF_THREADS = 2**16
+"""Smaller cases run on one thread."""
+MIN_WIDTH = 120
+"""Width of the table of times: a narrower terminal wraps lines."""
+
+
+def check(
+    *,
+    device: Annotated[str, typer.Option(help="Device to check: cpu, cuda, cuda:1 or mps.")] = "cpu",
+    speed: Annotated[bool, typer.Option("--speed/--no-speed", help="Measure the speed, too.")] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Check that every kernel computes what it should on this machine, and measure its speed; takes about a minute.
+
+    Compares outputs, gradients and measures of each kernel with the definition of attention in float64, for many masks,
+    scores, shapes and dtypes. Then it measures `attend` next to PyTorch's SDPA; close other programs for that.
+
+        regard check
+        regard check --device cuda --no-speed
+
+    The exit code is 1 if a result is wrong. The report then names kernel, case and difference; paste all of it into a
+    bug report.
+    """
+    target = _usable_device(device)
+    differences = _compare(target)
+    speeds = _measure(target) if speed else None
+    wrong = [each for each in differences if each.is_wrong]
+    machine = gather_machine()
+    if as_json:
+        report = {
+            **machine,
+            "device": str(target),
+            "num_results": len(differences),
+            "largest_differences": _largest(differences),
+            "wrong": [each.as_dict() for each in wrong],
+        }
+        if speeds is not None:
+            report["peak_gflops"] = {name: round(peak, 1) for name, peak in speeds.peaks.items()}
+            report["speed"] = [timing.as_dict() for timing in speeds.timings]
+        print(json.dumps(report, ensure_ascii=False, indent=2))
+    else:
+        print_facts(machine)
+        _print_differences(differences, wrong)
+        if speeds is not None:
+            _print_speed(speeds)
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _usable_device(name: str) -> torch.device:
+    import torch
+
+    from regard.checks import as_device
+
+    device = as_device(name)
+    try:
+        torch.ones(1, device=device).cpu()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise InvalidArgument(
+            f"device: expected a device of this machine, got {name!r} ({reason}); `regard info` lists them"
+        ) from None
+    return device
+
+
+def _compare(device: torch.device) -> list[Difference]:
+    import torch
+
+    from regard.diagnostics.cases import CASES
+    from regard.diagnostics.comparison import compare, dtypes_of, runs_on
+    from regard.ops.kernels.dispatch import KERNELS
+
+    kernels, threads = [kernel for kernel in KERNELS if runs_on(kernel, device)], torch.get_num_threads()
+    differences: list[Difference] = []
+    try:
+        with progress("comparing kernels with the definition", len(CASES), "cases") as advance:
+            for case in CASES:
+                # The threads of a small call wait for each other on a busy machine.
+                torch.set_num_threads(threads if case.queries * case.keys >= MIN_CELLS_OF_THREADS else 1)
+                for kernel in kernels:
+                    for dtype in dtypes_of(kernel, device):
+                        differences += compare(kernel, case, dtype, device)
+                advance(1)
+    finally:
+        torch.set_num_threads(threads)
+    return differences
+
+
+def _measure(device: torch.device) -> Speeds:
+    from regard.diagnostics.speed import Speeds, choose_sizes, count_timings, measure_peaks, measure_speed
+
+    before, timings = measure_peaks(device), []
+    sizes = choose_sizes(before)
+    with progress("measuring the speed", count_timings(sizes), "calls") as advance:
+        for timing in measure_speed(device, sizes):
+            timings.append(timing)
+            advance(1)
+    after = measure_peaks(device)  # other programs may have slowed down one of the two
+    return Speeds({name: max(peak, after[name]) for name, peak in before.items()}, timings)
+
+
+def _largest(differences: Iterable[Difference]) -> dict[str, dict[str, str]]:
+    """The largest difference of each kernel and dtype, as text: JSON has no infinity."""
+    largest: dict[str, dict[str, float]] = {}
+    for each in differences:
+        own = largest.setdefault(each.kernel, {})
+        own[each.dtype] = max(own.get(each.dtype, 0.0), each.difference)
+    return {
+        kernel: {dtype: f"{difference:.0e}" for dtype, difference in own.items()} for kernel, own in largest.items()
+    }
+
+
+def _worst_of_calls(wrong: Iterable[Difference]) -> list[Difference]:
+    """The largest difference of each kernel, case and dtype."""
+    calls: dict[tuple[str, str, str], Difference] = {}
+    for each in wrong:
+        call = each.kernel, each.case, each.dtype
+        if call not in calls or each.difference > calls[call].difference:
+            calls[call] = each
+    return list(calls.values())
+
+
+def _print_differences(differences: Sequence[Difference], wrong: Sequence[Difference]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from regard.diagnostics.comparison import TOLERANCES
+
+    console, largest = Console(), _largest(differences)
+    dtypes = [str(dtype).removeprefix("torch.") for dtype in TOLERANCES]
+    console.print(Text("largest difference from the definition, relative to the largest entry", style="bold"))
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column(" kernel", no_wrap=True)
+    for dtype in dtypes:
+        table.add_column(dtype, justify="right", no_wrap=True)
+    for kernel, own in largest.items():
+        table.add_row(f" {kernel}", *(own.get(dtype, "") for dtype in dtypes))
+    console.print(table)
+    if not wrong:
+        console.print(f" {len(differences):,} results, all as exact as their dtype allows", highlight=False)
+        return
+    console.print(Text(f"{len(wrong):,} of {len(differences):,} results are wrong", style="bold red"))
+    calls = _worst_of_calls(wrong)
+    for each in calls[:MAX_LISTED]:
+        console.print(Text(f" {each}"), soft_wrap=True)
+    if len(calls) > MAX_LISTED:
+        console.print(f" … and {len(calls) - MAX_LISTED:,} more calls; --json lists all results", highlight=False)
+    console.print("Paste this report into a bug report.")
+
+
+def _print_speed(speeds: Speeds) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from regard.diagnostics.speed import HEAD_DIM, HEADS
+
+    console = Console()
+    console = Console(width=max(console.width, MIN_WIDTH))
+    console.print(Text(f"speed: {HEADS} heads of {HEAD_DIM}, times in ms, lower is better", style="bold"))
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in (" dtype", "tokens", "pass", "results", "kernel"):
+        table.add_column(name, no_wrap=True)
+    for name in ("time", "SDPA", "relative", "GFLOP/s", "of peak"):
+        table.add_column(name, no_wrap=True, justify="right")
+    for each in speeds.timings:
+        table.add_row(
+            f" {each.dtype}",
+            f"{each.batch} × {each.tokens:,}",
+            "forward, backward" if each.backward else "forward",
+            each.results,
+            each.kernel,
+            f"{each.milliseconds:.2f}",
+            f"{each.sdpa_milliseconds:.2f}",
+            f"{each.milliseconds / each.sdpa_milliseconds:.2f}",
+            f"{each.gflops:.0f}",
+            f"{each.gflops / speeds.peaks[each.dtype]:.0%}",
+        )
+    console.print(table)
+    if speeds.left_out:
+        console.print(f" Left out, because they would take too long: {speeds.left_out}.", highlight=False)
+    measured = ", ".join(f"{peak:,.0f} GFLOP/s in {dtype}" for dtype, peak in speeds.peaks.items())
+    for line in (
+        "SDPA computes the output alone. Times are the shortest of several calls; relative is time / SDPA.",
+        "GFLOP/s count two matrix products forward and seven with backward, and nothing for measures.",
+        f"Peak is the fastest matrix product of torch that was measured: {measured}.",
+    ):
+        console.print(f" {line}", highlight=False, soft_wrap=True)

@@ -1,0 +1,128 @@
+"""The kernels on this machine: compared and measured; what is wrong gives exit code 1 and a report."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+
+import pytest
+import torch
+
+from regard.diagnostics import cases, speed
+from regard.ops.kernels.dispatch import KERNELS
+from regard.ops.kernels.sdpa import Sdpa
+
+
+@pytest.fixture(autouse=True)
+def _few(monkeypatch):
+    few = [case for case in cases.CASES if case.name in ("causal", "grouped-query heads")]
+    monkeypatch.setattr(cases, "CASES", few)
+    monkeypatch.setattr(speed, "SIZES", ((2, 16),))
+    monkeypatch.setattr(speed, "MIN_SECONDS", 0.0)
+
+
+@pytest.fixture
+def _broken(monkeypatch):
+    run = Sdpa.run
+    monkeypatch.setattr(Sdpa, "run", lambda self, inputs: (run(self, inputs)[0] * 1.25, {}))
+
+
+def test_all_is_right(regard):
+    done = regard("check", "--no-speed")
+    assert (done.code, done.err) == (0, "")
+    assert f"torch         {torch.__version__}" in done.out
+    assert all(f" {kernel.name} " in done.out for kernel in KERNELS)
+    assert "results, all as exact as their dtype allows" in done.out
+    assert "GFLOP/s" not in done.out
+
+
+def test_the_speed_has_a_line_for_each_measurement(regard):
+    done = regard("check")
+    assert done.code == 0
+    rows = [line.split() for line in done.out.splitlines() if line.startswith((" float32 ", " bfloat16 "))]
+    assert len(rows) == 8
+    assert all(row[-1].endswith("%") for row in rows)
+    assert "Peak is the fastest matrix product of torch" in done.out
+    assert "Left out" not in done.out
+
+
+def test_json_has_the_same(regard):
+    report = json.loads(regard("check", "--json").out)
+    assert report["versions"]["torch"] == torch.__version__
+    assert report["device"] == "cpu"
+    assert report["num_results"] > 100
+    assert report["wrong"] == []
+    assert list(report["largest_differences"]["reference"]) == ["float64", "float32", "bfloat16", "float16"]
+    assert set(report["peak_gflops"]) == {"float32", "bfloat16"}
+    assert len(report["speed"]) == 8
+    assert "speed" not in json.loads(regard("check", "--json", "--no-speed").out)
+
+
+@pytest.mark.usefixtures("_broken")
+def test_a_broken_kernel_is_reported_with_code_1(regard):
+    done = regard("check", "--no-speed")
+    assert (done.code, done.err) == (1, "")
+    lines = [line for line in done.out.splitlines() if line.startswith(" kernel sdpa, case ")]
+    assert len(lines) == 2 * 4  # cases, dtypes
+    assert lines[1].startswith(" kernel sdpa, case 'grouped-query heads', float32: ")
+    assert " differs by 2.5e-01, tolerance 2e-05" in lines[1]
+    assert "kernel reference" not in done.out
+    assert " results are wrong" in done.out
+    assert "Paste this report into a bug report." in done.out
+    assert f"torch         {torch.__version__}" in done.out
+
+
+@pytest.mark.usefixtures("_broken")
+def test_json_lists_all_that_is_wrong(regard):
+    done = regard("check", "--no-speed", "--json")
+    assert done.code == 1
+    wrong = json.loads(done.out)["wrong"]
+    assert {each["kernel"] for each in wrong} == {"sdpa"}
+    assert {each["result"] for each in wrong} == {"output", *(f"gradient of {x}" for x in ("query", "key", "value"))}
+    assert all(each["difference"] > each["tolerance"] for each in wrong)
+
+
+@pytest.mark.usefixtures("_broken")
+def test_a_long_list_is_cut(regard, monkeypatch):
+    monkeypatch.setattr("regard.cli.check.MAX_LISTED", 2)
+    done = regard("check", "--no-speed")
+    assert done.out.count("kernel sdpa") == 2
+    assert "more calls; --json lists all results" in done.out
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:99"])
+def test_a_device_that_is_not_there_is_refused(regard, device):
+    done = regard("check", "--device", device)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("regard: --device: expected a device")
+    assert device in done.err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows sends Ctrl-C to a group of processes")
+def test_ctrl_c_ends_it(tmp_path):
+    heeding = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    log = tmp_path / "log"
+    code = (
+        "from regard.diagnostics import comparison as c; run = c.compare\n"
+        f"def compare(*a): open({str(log)!r}, 'a').close(); return run(*a)\n"
+        "c.compare = compare\nfrom regard.__main__ import main; main()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "check"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=heeding,
+    )
+    for _ in range(600):
+        if log.exists():
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, b"", b"")

@@ -1,0 +1,140 @@
+"""What `regard check` compares, and that it finds errors."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+import torch
+
+from regard.diagnostics.cases import CASES, CheckCase
+from regard.diagnostics.comparison import TOLERANCES, Difference, compare, dtypes_of, runs_on
+from regard.ops.kernels.blockwise import Blockwise
+from regard.ops.kernels.dispatch import KERNELS
+from regard.ops.kernels.native import kernel as native_module
+from regard.ops.kernels.native.kernel import Native
+from regard.ops.kernels.reference import Reference
+from regard.ops.kernels.sdpa import Sdpa
+from regard.ops.measures import Measure
+from regard.ops.rules import registered
+
+CPU = torch.device("cpu")
+SOME = {case.name: case for case in CASES}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_kernel_is_right(case):
+    found = [
+        each for kernel in KERNELS for dtype in dtypes_of(kernel, CPU) for each in compare(kernel, case, dtype, CPU)
+    ]
+    assert [str(each) for each in found if each.is_wrong] == []
+    assert {"blockwise", "reference"} <= {each.kernel for each in found}
+
+
+def test_every_kernel_is_compared_and_the_cases_differ():
+    assert len(SOME) == len(CASES)
+    for kernel in KERNELS:
+        compared = [case for case in CASES if compare(kernel, case, torch.float32, CPU)]
+        assert compared or not runs_on(kernel, CPU), kernel.name
+
+
+def test_every_measure_is_compared():
+    measures = {type(measure) for measure in CASES[0].measures(CPU).values()}
+    left_out = {cls.__name__ for cls in registered(Measure).values() if cls.builtin and cls not in measures}
+    assert left_out == {"KLDivergence"}  # which compares two matrices
+
+
+@pytest.mark.parametrize(
+    ("broken", "expected"),
+    [
+        (lambda output: output * 1.001, "kernel sdpa, case 'no mask', float32: output differs by "),
+        (lambda output: output * torch.nan, "kernel sdpa, case 'no mask', float32: output differs by inf"),
+        (lambda output: output[:1], "kernel sdpa, case 'no mask', float32: output differs by inf"),
+    ],
+    ids=["slightly", "nan", "shape"],
+)
+def test_a_wrong_output_is_found(monkeypatch, broken, expected):
+    run = Sdpa.run
+    monkeypatch.setattr(Sdpa, "run", lambda self, inputs: (broken(run(self, inputs)[0]), {}))
+    wrong = [each for each in compare(Sdpa(), SOME["no mask"], torch.float32, CPU) if each.is_wrong]
+    assert str(wrong[0]).startswith(expected)
+
+
+def test_a_wrong_gradient_is_found(monkeypatch):
+    backward = Blockwise.backward
+    monkeypatch.setattr(Blockwise, "backward", lambda self, *rest: [part * 1.001 for part in backward(self, *rest)])
+    wrong = [each for each in compare(Blockwise(), SOME["bias"], torch.float32, CPU) if each.is_wrong]
+    assert {each.result for each in wrong} == {f"gradient of {name}" for name in ("query", "key", "value", "score")}
+
+
+def test_a_wrong_measure_is_found(monkeypatch):
+    forward = Native.forward
+
+    def wrong_forward(self, inputs, options):
+        output, results = forward(self, inputs, options)
+        results.whole("received")[0][0, 0, -1] += 0.01
+        return output, results
+
+    monkeypatch.setattr(Native, "forward", wrong_forward)
+    case = SOME["129 queries, 65 keys"]
+    found = compare(Native(), case, torch.bfloat16, CPU)
+    if not runs_on(Native(), CPU):
+        pytest.skip("native is not available")
+    assert [each.result for each in found if each.is_wrong] == ["received"]
+
+
+def test_an_error_is_a_difference(monkeypatch):
+    def fail(self, inputs):
+        raise RuntimeError("no such instruction")
+
+    monkeypatch.setattr(Sdpa, "run", fail)
+    (found,) = compare(Sdpa(), SOME["causal"], torch.bfloat16, CPU)
+    assert found.is_wrong
+    assert str(found) == "kernel sdpa, case 'causal', bfloat16: RuntimeError: no such instruction"
+    assert found.as_dict()["difference"] == "inf"
+
+
+def test_kernels_that_do_not_run_here(monkeypatch):
+    assert runs_on(Reference(), torch.device("cuda"))
+    assert not runs_on(Native(), torch.device("cuda"))
+    monkeypatch.setattr(native_module, "library", lambda: "there is none")
+    assert not runs_on(Native(), CPU)
+    assert compare(Native(), SOME["causal"], torch.float32, CPU) == []
+
+
+def test_mps_has_no_float64():
+    assert torch.float64 not in dtypes_of(Reference(), torch.device("mps"))
+    assert dtypes_of(Reference(), CPU) == list(TOLERANCES) or set(dtypes_of(Reference(), CPU)) == set(TOLERANCES)
+
+
+def test_a_case_that_a_kernel_does_not_support_is_left_out():
+    assert compare(Sdpa(), SOME["bias"], torch.float32, CPU) == []
+    assert compare(Native(), SOME["no mask"], torch.float64, CPU) == []
+
+
+def test_infinity_in_another_place_is_wrong(monkeypatch):
+    case = CheckCase("empty", mask=SOME["padding, one sequence empty"].mask)
+    forward = Blockwise.forward
+
+    def wrong_forward(self, inputs, options):
+        output, results = forward(self, inputs, options)
+        results.whole("lse")[0].clamp_(min=-99)
+        return output, results
+
+    monkeypatch.setattr(Blockwise, "forward", wrong_forward)
+    wrong = [each for each in compare(Blockwise(), case, torch.float32, CPU) if each.is_wrong]
+    assert [(each.result, each.difference) for each in wrong] == [("lse", inf)]
+
+
+def test_a_difference_is_plain_data():
+    each = Difference("sdpa", "causal", "float32", "output", 0.25, 0.5)
+    assert not each.is_wrong
+    assert each.as_dict() == {
+        "kernel": "sdpa",
+        "case": "causal",
+        "dtype": "float32",
+        "result": "output",
+        "difference": 0.25,
+        "tolerance": 0.5,
+        "error": "",
+    }

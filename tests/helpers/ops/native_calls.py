@@ -1,0 +1,171 @@
+"""Calls of the native kernel for processes that watch its memory: guard pages around each tensor, or a sanitizer.
+
+``python -m helpers.ops.native_calls guarded`` runs a sample of calls with each tensor between two pages that no one may
+read or write: the process dies of SIGSEGV at the first access outside. ``... plain`` runs them in ordinary memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import mmap
+import sys
+from collections.abc import Callable
+from math import inf, nan, prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from helpers.pairwise import pairwise
+from regard.ops import attend
+from regard.ops.kernels.native.kernel import Native
+from regard.ops.masks import Causal, DenseMask, Documents, Padding, Prefix, Spans, Window
+from regard.ops.measures import Measure, Received
+from regard.ops.scores import Alibi, Bias, ScaledDotProduct, Sinks, SoftCap, T5RelativeBias
+
+Place = Callable[[Tensor], Tensor]
+"""Copy a tensor to a place in memory."""
+
+SIZES = ((1, 1), (1, 200), (5, 13), (7, 63), (9, 65), (33, 64), (96, 127), (97, 1), (130, 257), (300, 129))
+"""(queries, keys)."""
+DIMS = ((1, 1), (7, 40), (40, 7), (80, 64), (64, 80), (3, 256), (256, 5))
+"""(head_dim, value_dim)."""
+HEADS = ((1, 1), (4, 4), (4, 2), (3, 1))
+"""(heads, kv_heads)."""
+BATCH = 2
+ENDS = torch.tensor([0, 70, torch.iinfo(torch.int64).max, torch.iinfo(torch.int64).min, -5])
+
+MASKS: dict[str, Callable[[Place, int, int, int], Any]] = {  # from heads, queries, keys
+    "none": lambda place, h, n, m: None,
+    "causal": lambda place, h, n, m: Causal(),
+    "window": lambda place, h, n, m: Window(70, 3),
+    "lengths": lambda place, h, n, m: Padding(place(torch.tensor([m, m // 2]))),
+    "padding": lambda place, h, n, m: Padding(place(torch.arange(BATCH * m).view(BATCH, m) % 5 != 1)),
+    "dense": lambda place, h, n, m: DenseMask(place(torch.arange(BATCH * h * n * m).view(BATCH, h, n, m) % 7 != 3)),
+    "dense of keys": lambda place, h, n, m: DenseMask(place(torch.arange(m) % 3 != 1)),
+    "dense of queries": lambda place, h, n, m: DenseMask(place(torch.arange(n)[:, None] % 3 != 1)),
+    "dense, keys first": lambda place, h, n, m: DenseMask(place(torch.arange(n * m).view(m, n) % 3 != 1).mT),
+    "documents": lambda place, h, n, m: Documents(
+        place((torch.arange(BATCH * m) // 9).view(BATCH, m)), place((torch.arange(BATCH * n) // 9).view(BATCH, n))
+    ),
+    "prefix": lambda place, h, n, m: Prefix(place(torch.tensor([m // 3, m]))),
+    "spans": lambda place, h, n, m: Spans(*(place((torch.arange(n) % m + x)[None, None, :, None]) for x in (0, 9))),
+    "spans of any numbers": lambda place, h, n, m: Spans(
+        place(ENDS.repeat(n)[None, None, :n, None]), place(ENDS.flip(0).repeat(n)[None, None, :n, None])
+    ),
+    "window of any numbers": lambda place, h, n, m: Window(1 - 2**62, 2**62 - 1) | Window(2**62 - 1, -1),
+    "and, or": lambda place, h, n, m: (Window(9, None) | Padding(place(torch.tensor([m, 1])))) & ~Prefix(2),
+}
+SCORES: dict[str, Callable[[Place, int, int, int], Any]] = {
+    "scaled dot": lambda place, h, n, m: ScaledDotProduct(),
+    "bias": lambda place, h, n, m: ScaledDotProduct() + Bias(place(torch.randn(BATCH, h, n, m))),
+    "bias of keys": lambda place, h, n, m: ScaledDotProduct() + Bias(place(torch.randn(m))),
+    "bias, keys first": lambda place, h, n, m: ScaledDotProduct() + Bias(place(torch.randn(m, n)).mT),
+    "bias of any numbers": lambda place, h, n, m: (
+        ScaledDotProduct() + Bias(place(torch.tensor([0.0, inf, -inf, nan, 3e38, -3e38, 1e-45]).repeat(m)[:m]))
+    ),
+    "ALiBi": lambda place, h, n, m: ScaledDotProduct() + Alibi(place(torch.rand(h))),
+    "T5": lambda place, h, n, m: SoftCap(ScaledDotProduct(), 3.0) + T5RelativeBias(place(torch.randn(32, h))),
+    "sinks": lambda place, h, n, m: Sinks(ScaledDotProduct(), place(torch.randn(h))),
+}
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+LAYOUTS = ("contiguous", "heads last", "features first")
+
+
+def run(
+    place: Place, sizes: Any, dims: Any, heads: Any, mask: str, score: str, dtype: Any, layout: str
+) -> list[Tensor]:
+    """Output, measures and gradients of a call whose tensors are at a place; the memory they are in changes none."""
+    torch.manual_seed(0)
+    (queries, keys), (head_dim, value_dim), (num_heads, kv_heads) = sizes, dims, heads
+    inputs = [
+        _laid_out(place, layout, dtype, BATCH, *shape).requires_grad_()
+        for shape in ((num_heads, queries, head_dim), (kv_heads, keys, head_dim), (kv_heads, keys, value_dim))
+    ]
+    measures: dict[str, str | Measure] = {name: name for name in ("entropy", "lse", "received")}
+    measures["received of some"] = Received(place(torch.linspace(-1, 1, queries)))
+    of = num_heads, queries, keys
+    att = attend(
+        *inputs,
+        mask=MASKS[mask](place, *of),
+        score=SCORES[score](place, *of),
+        measure=measures,
+        kernel="native",
+    )
+    results = [att.output, *att.measured.values()]
+    given = [place(torch.linspace(-1, 1, x.numel()).view(x.shape).to(x.dtype)) for x in results]
+    finite = [torch.where(part.isfinite(), part, 0.0) for part in results]
+    return [*results, *torch.autograd.grad(finite, inputs, given)]
+
+
+def _laid_out(place: Place, layout: str, dtype: torch.dtype, *shape: int) -> Tensor:
+    order = {"contiguous": (0, 1, 2, 3), "heads last": (0, 2, 1, 3), "features first": (0, 1, 3, 2)}[layout]
+    whole = torch.randn([shape[axis] for axis in order]).to(dtype)
+    return place(whole).permute(order)  # each of these permutations is its own inverse
+
+
+def sample() -> list[tuple[Any, ...]]:
+    """Calls in which every pair of two settings occurs."""
+    return pairwise(SIZES, DIMS, HEADS, list(MASKS), list(SCORES), DTYPES, LAYOUTS)
+
+
+PROT_NONE = 0  # of sys/mman.h
+_libc = ctypes.CDLL(None, use_errno=True)
+_kept: list[Any] = []
+
+
+def guarded(tensor: Tensor, at_end: bool) -> Tensor:
+    """A copy of a tensor that starts right after, or ends right before, a page that may not be touched."""
+    page, size = mmap.PAGESIZE, tensor.numel() * tensor.element_size()
+    inside = (size + page - 1) // page * page
+    memory = mmap.mmap(-1, inside + 2 * page)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    for guard in (start, start + page + inside):
+        if _libc.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(page), PROT_NONE):
+            raise OSError(ctypes.get_errno(), "mprotect")
+    place = start + page + (inside - size if at_end else 0)
+    buffer = (ctypes.c_char * max(size, 1)).from_address(place)
+    _kept.append((memory, buffer))
+    if not tensor.numel():
+        return tensor.clone()
+    return torch.frombuffer(buffer, dtype=tensor.dtype, count=tensor.numel()).view(tensor.shape).copy_(tensor)
+
+
+def run_guarded(case: tuple[Any, ...]) -> None:
+    """A call with its inputs and outputs between guard pages; the same results as in ordinary memory."""
+    expected = run(torch.clone, *case)
+    new_empty, new_zeros = Tensor.new_empty, Tensor.new_zeros
+    for at_end in (False, True):
+
+        def allocate(self: Tensor, *shape: Any, at_end: bool = at_end, **options: Any) -> Tensor:
+            return guarded(new_zeros(self, *shape, **options), at_end)
+
+        Tensor.new_empty = Tensor.new_zeros = allocate  # pyright: ignore[reportAttributeAccessIssue]
+        try:
+            found = run(lambda tensor, at_end=at_end: guarded(tensor, at_end), *case)
+        finally:
+            Tensor.new_empty, Tensor.new_zeros = new_empty, new_zeros
+        for ours, theirs in zip(found, expected, strict=True):
+            assert torch.equal(ours.nan_to_num(7.0), theirs.nan_to_num(7.0)), case
+        _kept.clear()
+
+
+def main() -> None:
+    faulthandler.enable()
+    torch.set_num_threads(1)
+    assert Native().unavailable_reason() is None, Native().unavailable_reason()
+    cases = sample()[int(sys.argv[2]) :: int(sys.argv[3])] if len(sys.argv) > 2 else sample()
+    for case in cases:
+        print(*case, file=sys.stderr, flush=True)  # the last one is that of a crash
+        if sys.argv[1] == "guarded":
+            run_guarded(case)
+        else:
+            run(torch.clone, *case)
+    torch.set_num_threads(2)  # the second thread has memory of its own
+    run(torch.clone, (700, 300), (16, 16), (4, 4), "causal", "bias", torch.float32, "heads last")
+    print(f"ran {len(cases)} calls of {prod(map(len, (SIZES, DIMS, HEADS, MASKS, SCORES, DTYPES, LAYOUTS)))}")
+
+
+if __name__ == "__main__":
+    main()

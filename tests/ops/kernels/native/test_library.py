@@ -1,0 +1,163 @@
+"""The libraries of the native kernel: each instruction set is right, and one that fails to load stops nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import regard
+from helpers.ops.native_library import FOLDER, copy_package, python
+from regard.ops.kernels.native.library import LEVELS, library
+
+pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"native: {library()}")
+BUILT = Path(regard.__file__).parent / FOLDER
+
+COMPARE = """
+import torch
+from regard.diagnostics.cases import CASES
+from regard.diagnostics.comparison import compare
+from regard.ops.kernels.native.kernel import Native
+
+kernel = Native()
+print(kernel.variant(), kernel.unavailable_reason())
+if kernel.variant():
+    found = [x for case in CASES for dtype in kernel.dtypes for x in compare(kernel, case, dtype, torch.device("cpu"))]
+    print(len(found) > 300, *(str(each) for each in found if each.is_wrong), sep="\\n")
+"""
+
+
+def run(code: str, environment: dict[str, str]) -> str:
+    done = subprocess.run(python("-c", code), env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_each_instruction_set_is_right(level):
+    out = run(COMPARE, {**os.environ, "REGARD_ISA": level})
+    if "this processor has" in out:
+        pytest.skip(out.strip())
+    assert out == f"{level} None\nTrue\n"
+
+
+CALL = """
+import json, torch
+from regard.cli.info import gather
+from regard.errors import KernelNotSupported
+from regard.ops import attend
+from regard.ops.kernels.base import KernelInputs
+from regard.ops.kernels.dispatch import select_kernel
+from regard.ops.measures import Entropy
+
+query, key, value = torch.randn(3, 1, 2, 300, 8).unbind()
+att = attend(query, key, value, measure=["entropy", "received"])
+exact = attend(query, key, value, kernel="reference")
+inputs = KernelInputs(value, att.weights.request, {"entropy": Entropy()})
+try:
+    attend(query, key, value, kernel="native")
+    refused = ""
+except KernelNotSupported as error:
+    refused = str(error)
+print(json.dumps({
+    "info": gather()["kernels"].get("native"),
+    "chosen": select_kernel(inputs).name,
+    "right": torch.allclose(att.output, exact.output, atol=1e-5),
+    "refused": refused,
+}))
+"""
+
+
+def nothing(folder: Path) -> None:
+    """There is no folder."""
+
+
+def empty(folder: Path) -> None:
+    folder.mkdir()
+
+
+def corrupt(folder: Path) -> None:
+    folder.mkdir()
+    for level in LEVELS:
+        (folder / f"{level}.so").write_bytes(b"no library")
+
+
+def foreign(folder: Path) -> None:
+    """A library of another project."""
+    folder.mkdir()
+    import _ctypes
+
+    for level in LEVELS:
+        shutil.copy(_ctypes.__file__, folder / f"{level}.so")
+
+
+def outdated(folder: Path) -> None:
+    """A library whose structures are of another version."""
+    folder.mkdir()
+    compiler = shutil.which("g++") or pytest.skip("there is no g++")
+    functions = "int regard_level() { return 0; } int regard_call_bytes() { return 8; } int regard_run() { return 0; }"
+    source = folder / "outdated.cpp"
+    source.write_text(f'extern "C" {{ {functions} }}')
+    subprocess.run([compiler, "-shared", "-fPIC", source, "-o", folder / "baseline.so"], check=True)
+
+
+def only_baseline(folder: Path) -> None:
+    folder.mkdir()
+    shutil.copy(BUILT / "baseline.so", folder)
+
+
+def unreadable(folder: Path) -> None:
+    """A folder where a file should be."""
+    folder.mkdir()
+    for level in LEVELS:
+        (folder / f"{level}.so").mkdir()
+
+
+def everything(folder: Path) -> None:
+    shutil.copytree(BUILT, folder)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="creating links needs a privilege")
+@pytest.mark.parametrize(
+    ("fill", "isa", "reason"),
+    [
+        (nothing, "", "baseline.so was not built"),
+        (empty, "", "baseline.so was not built"),
+        (corrupt, "", "its library cannot be loaded"),
+        (foreign, "", "its library cannot be loaded (baseline.so was built from other sources)"),
+        (outdated, "", "its library cannot be loaded (baseline.so was built from other sources)"),
+        (unreadable, "", "its library cannot be loaded"),
+        (only_baseline, "avx2", "its library for avx2 cannot be loaded (avx2.so was not built)"),
+        (everything, "avx9", "REGARD_ISA=avx9, but this processor has baseline"),
+    ],
+)
+def test_a_library_that_cannot_be_loaded_stops_nothing(tmp_path, fill, isa, reason):
+    folder, environment = copy_package(tmp_path)
+    fill(folder)
+    if isa == "avx2" and not (BUILT / "avx2.so").exists():
+        pytest.skip("there is one instruction set")
+    found = json.loads(run(CALL, environment | {"REGARD_ISA": isa}))
+    assert found["info"].startswith("not available: ")
+    assert reason in found["info"]
+    assert reason in found["refused"]
+    assert found["chosen"] == "blockwise"
+    assert found["right"]
+
+
+def test_the_copy_of_the_package_works(tmp_path):
+    folder, environment = copy_package(tmp_path)
+    everything(folder)
+    found = json.loads(run(CALL, environment))
+    assert (found["info"], found["chosen"], found["refused"]) == (None, "native", "")
+
+
+def test_a_lower_instruction_set_serves_on_request(tmp_path):
+    folder, environment = copy_package(tmp_path)
+    only_baseline(folder)
+    found = json.loads(run(CALL, environment | {"REGARD_ISA": "baseline"}))
+    assert (found["chosen"], found["right"]) == ("native", True)

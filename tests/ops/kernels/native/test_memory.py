@@ -1,0 +1,94 @@
+"""The native kernel touches no memory but that of its tensors: guard pages around them, and sanitizers."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.ops.native_library import FLAGS, SOURCES, TESTS, copy_package, python
+from regard.ops.kernels.native.library import Library, library
+
+pytestmark = [
+    pytest.mark.skipif(isinstance(library(), str), reason=f"native: {library()}"),
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the same memory protection and sanitizers"),
+]
+CALLS = "helpers.ops.native_calls"
+
+
+def run(*command: str, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=300, check=False, **options)
+
+
+def test_nothing_outside_of_a_tensor_is_read_or_written(tmp_path):
+    done = run(*python("-m", CALLS, "guarded"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.startswith("ran ")
+
+
+@pytest.mark.parametrize(("at_end", "place"), [(True, 40), (False, -1)])
+def test_a_guard_page_ends_the_process(at_end, place):
+    code = (
+        "import ctypes, torch; from helpers.ops.native_calls import guarded; "
+        f"tensor = guarded(torch.ones(10), at_end={at_end}); assert tensor.sum() == 10; print('before', flush=True); "
+        f"ctypes.string_at(tensor.data_ptr() + {place}, 1); print('after')"
+    )
+    done = run(*python("-c", code))
+    assert (done.returncode, done.stdout) == (-11, "before\n"), done.stderr
+
+
+@pytest.fixture(scope="module")
+def sanitized(tmp_path_factory) -> tuple[Path, dict[str, str]]:
+    """The library with sanitizers, in a copy of the package, and the environment of a process that loads it."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("there is no g++")
+    folder = tmp_path_factory.mktemp("sanitized")
+    libraries, environment = copy_package(folder)
+    libraries.mkdir()
+    found = library()
+    assert isinstance(found, Library)
+    # A function that reads too far shows that the sanitizer would notice.
+    overrun = folder / "overrun.cpp"
+    overrun.write_text('extern "C" int overrun(int* x, int n) { return x[n]; }\n')
+    sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    sources = [*map(str, sorted(SOURCES.glob("*.cpp"))), str(overrun)]
+    path = libraries / f"{found.level}.so"
+    flags = ["-std=c++17", "-g", "-O1", "-fPIC", "-shared", "-pthread", *sanitizers, *FLAGS[found.level]]
+    built = run(compiler, *flags, *sources, "-o", str(path))
+    if built.returncode and "cannot find" in built.stderr:
+        pytest.skip("the compiler has no sanitizers")
+    assert built.returncode == 0, built.stderr
+    if found.level != "baseline":  # the library that says what the processor has
+        shutil.copy(path, libraries / "baseline.so")
+    runtime = run(compiler, "-print-file-name=libasan.so").stdout.strip()
+    options = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1", "LD_PRELOAD": runtime}
+    return path, environment | options | {"REGARD_ISA": found.level}
+
+
+def test_sanitizers_find_nothing(sanitized):
+    path, environment = sanitized
+    code = (
+        f"from regard.ops.kernels.native.library import library; assert library().level == {path.stem!r}; "
+        f"assert {str(path)!r} in open('/proc/self/maps').read(); "
+        f"import sys; sys.argv[1:] = ['plain']; from {CALLS} import main; main()"
+    )
+    done = run(*python("-c", code), env=environment)
+    assert done.returncode == 0, done.stderr[-6000:]
+    assert done.stdout.startswith("ran ")
+
+
+def test_sanitizers_would_find_a_read_that_goes_too_far(sanitized):
+    path, environment = sanitized
+    code = (
+        "import ctypes, torch; x = torch.ones(4, dtype=torch.int32); "
+        f"read = ctypes.CDLL({str(path)!r}).overrun; pointer = ctypes.c_void_p(x.data_ptr()); "
+        "print(read(pointer, 3), flush=True); print(read(pointer, 4), flush=True)"
+    )
+    done = run(*python("-c", code), env=environment)
+    assert done.returncode != 0
+    assert done.stdout == "1\n"
+    assert "AddressSanitizer: heap-buffer-overflow" in done.stderr
