@@ -15,7 +15,7 @@ namespace regard {
 namespace {
 
 constexpr int64_t STEP = 256;  // keys whose values stay in the first cache while they are multiplied
-constexpr int64_t DIRECT_ROWS = 8;  // up to as many queries, packing the keys takes longer than the product
+constexpr int64_t FEW_ROWS = 8;  // up to as many queries, copying the values takes longer than the product
 constexpr int64_t MIN_ROWS = 24, MAX_ROWS = 96;
 
 // What one thread needs for the heads that it computes.
@@ -28,10 +28,10 @@ class Forward {
           width(key_blocks * KEY_BLOCK + LANES),  // not a power of two, so that rows do not share the cache's sets
           value_panels(call.value.data ? round_up(call.value_dim, PANEL) / PANEL : 0),
           max_rows(rows_in_cache(call)),
-          is_direct(matrix.queries <= DIRECT_ROWS),
-          scores(matrix, max_rows, is_direct),
+          is_in_place(can_stay(call)),
+          scores(matrix, max_rows),
           measures(call, scores, max_rows, width),
-          values(allocate(value_panels * (is_direct ? STEP : key_blocks * KEY_BLOCK) * PANEL)),
+          values(allocate(value_panels * (is_in_place ? 0 : key_blocks * KEY_BLOCK) * PANEL)),
           cells(allocate(max_rows * width)),
           outputs(allocate(max_rows * value_panels * PANEL)),
           row_sums(max_rows) {}
@@ -56,23 +56,23 @@ class Forward {
         return std::min(rows, round_up((call.chunk_rows + blocks - 1) / blocks, TILE_ROWS));
     }
 
+    static bool can_stay(const Call& call) {
+        const Strided& value = call.value;
+        return value.data && value.dtype == FLOAT32 && value.column == 1 && call.value_dim % LANES == 0 &&
+               (value.row == call.value_dim || call.matrix.queries <= FEW_ROWS);
+    }
+
     // Copy the values of a head into panels of columns.
     void pack_values(int64_t b, int64_t h) {
         value_head = h / (matrix.heads / call.value_heads);
-        if (!value_panels || is_direct || packed_value == b * call.value_heads + value_head) return;
+        if (!value_panels || is_in_place || packed_value == b * call.value_heads + value_head) return;
         packed_value = b * call.value_heads + value_head;
-        copy_values(b, 0, key_blocks * KEY_BLOCK);
-    }
-
-    // The values of the keys from start to stop, as panels of so many rows.
-    void copy_values(int64_t b, int64_t start, int64_t stop) {
-        const int64_t last = std::min(stop, matrix.keys), rows = stop - start;
         for (int64_t panel = 0; panel < value_panels; panel++) {
             Strided part = call.value;
             const int64_t column = panel * PANEL * part.column;
             part.data = static_cast<const char*>(part.data) + column * (part.dtype == FLOAT32 ? 4 : 2);
-            float* to = values.get() + panel * rows * PANEL;
-            read_rows(part, b, value_head, start, last, std::min<int64_t>(PANEL, call.value_dim - panel * PANEL), to, PANEL);
+            read_rows(part, b, value_head, 0, matrix.keys, std::min<int64_t>(PANEL, call.value_dim - panel * PANEL),
+                      values.get() + panel * key_blocks * KEY_BLOCK * PANEL, PANEL);
         }
     }
 
@@ -108,10 +108,10 @@ class Forward {
             size_t stop = a + 1;  // blocks that follow each other are one
             while (stop < active.size() && active[stop] == active[stop - 1] + 1 && (stop - a) * KEY_BLOCK < STEP) stop++;
             const int64_t key = active[a] * KEY_BLOCK, keys = std::min<int64_t>((stop - a) * KEY_BLOCK, matrix.keys - key);
-            if (is_direct) copy_values(scores.b, key, key + keys);
             for (int64_t panel = 0; panel < value_panels; panel++) {
-                const int64_t row = is_direct ? panel * keys : panel * key_blocks * KEY_BLOCK + key;
-                multiply_panel<true>(cells.get() + a * KEY_BLOCK, width, 1, values.get() + row * PANEL, PANEL,
+                const float* from = values.get() + (panel * key_blocks * KEY_BLOCK + key) * PANEL;
+                if (is_in_place) from = at<float>(call.value, scores.b, value_head, key) + panel * PANEL;
+                multiply_panel<true>(cells.get() + a * KEY_BLOCK, width, 1, from, is_in_place ? call.value.row : PANEL,
                                      outputs.get() + panel * PANEL, padded, rows, keys, call.value_dim - panel * PANEL);
             }
             a = stop;
@@ -130,7 +130,7 @@ class Forward {
     const Call& call;
     const Matrix& matrix;
     const int64_t key_blocks, width, value_panels, max_rows;
-    const bool is_direct;
+    const bool is_in_place;  // the values are multiplied where they are
     Scores scores;
     Measures measures;
     FloatArray values, cells, outputs;

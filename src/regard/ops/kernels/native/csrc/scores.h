@@ -13,14 +13,12 @@ namespace regard {
 
 class Scores {
   public:
-    // is_direct: compute products without packing the keys, which pays off for a few queries.
-    Scores(const Matrix& matrix, int64_t max_rows, bool is_direct = false)
+    Scores(const Matrix& matrix, int64_t max_rows)
         : matrix(matrix),
-          is_direct(is_direct),
           key_blocks(round_up(matrix.keys, KEY_BLOCK) / KEY_BLOCK),
           max_rows(max_rows),
           queries(allocate(max_rows * matrix.head_dim)),
-          keys(allocate(is_direct ? 0 : key_blocks * KEY_BLOCK * matrix.head_dim)),
+          keys(allocate(key_blocks * KEY_BLOCK * matrix.head_dim)),
           copy(allocate(LANES * matrix.head_dim)),
           masks(max_rows * key_blocks) {
         for (int64_t s = 0; s < matrix.score_steps; s++)
@@ -32,7 +30,6 @@ class Scores {
         const int64_t kv_head = h / (matrix.heads / matrix.kv_heads);
         if (packed == b * matrix.kv_heads + kv_head) return;
         packed = b * matrix.kv_heads + kv_head;
-        if (is_direct) return;
         pack_panels(matrix.key, b, kv_head, matrix.keys, matrix.head_dim, keys.get(), copy.get());
     }
 
@@ -99,8 +96,7 @@ class Scores {
     // slopes: where a soft-cap's derivative goes, or null.
     void compute(size_t a, float* to, int64_t width, float* slopes = nullptr) {
         const float* panel = keys.get() + active[a] * KEY_BLOCK * matrix.head_dim;
-        if (is_direct) multiply_rows(active[a] * KEY_BLOCK, to, width);
-        else for (int64_t j = 0; j < count_keys(a); j += PANEL)
+        for (int64_t j = 0; j < count_keys(a); j += PANEL)
             multiply_panel<false>(queries.get(), matrix.head_dim, 1, panel + j * matrix.head_dim, PANEL, to + j, width,
                                   rows, matrix.head_dim, std::min<int64_t>(PANEL, count_keys(a) - j));
         for (int64_t s = 0; s < matrix.score_steps; s++)
@@ -132,7 +128,6 @@ class Scores {
     int64_t position(int64_t r) const { return row_of_rules(r) + matrix.offset; }
 
     const Matrix& matrix;
-    const bool is_direct;
     const int64_t key_blocks, max_rows;
     int64_t b = 0, h = 0, first = 0, rows = 0;
     FloatArray queries;  // times the scale
@@ -167,25 +162,6 @@ class Scores {
         }
         is_any = any != 0;
         return every == ~uint64_t{0};
-    }
-
-    // The products of all rows with the keys from `start` on, a key at a time.
-    void multiply_rows(int64_t start, float* to, int64_t width) {
-        const int64_t count = std::min(KEY_BLOCK, matrix.keys - start), kv_head = h / (matrix.heads / matrix.kv_heads);
-        with_dtype(matrix.key.dtype, [&](auto* type) {
-            using T = std::remove_pointer_t<decltype(type)>;
-            for (int64_t j = 0; j < count; j++) {
-                const float* key = copy.get();
-                if constexpr (std::is_same_v<T, float>) {
-                    if (matrix.key.column == 1) key = at<float>(matrix.key, b, kv_head, start + j);
-                }
-                if (key == copy.get()) read_row<T>(matrix.key, b, kv_head, start + j, matrix.head_dim, copy.get());
-                for (int64_t r = 0; r < rows; r++)
-                    to[r * width + j] = dot(queries.get() + r * matrix.head_dim, key, matrix.head_dim);
-            }
-        });
-        for (int64_t r = 0; r < rows; r++)
-            for (int64_t j = count; j < KEY_BLOCK; j++) to[r * width + j] = 0;
     }
 
     void list_slots() {

@@ -52,18 +52,6 @@ inline float largest_of(Floats vector) {
     return lanes[0];
 }
 
-inline float dot(const float* a, const float* b, int64_t count) {
-    Floats sums[2] = {};
-    int64_t i = 0;
-    for (; i + 2 * LANES <= count; i += 2 * LANES) {
-        sums[0] += load(a + i) * load(b + i);
-        sums[1] += load(a + i + LANES) * load(b + i + LANES);
-    }
-    float rest = 0;
-    for (; i < count; i++) rest += a[i] * b[i];
-    return sum_of(sums[0] + sums[1]) + rest;
-}
-
 // Exchange the lanes j and j + HALF of two vectors where j has no bit HALF: a step of a transposition.
 template <int HALF, bool LATER, int... LANE>
 inline Floats exchange(Floats a, Floats b, std::integer_sequence<int, LANE...>) {
