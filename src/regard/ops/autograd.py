@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,16 @@ if TYPE_CHECKING:
         @classmethod
         def apply(cls, *inputs: Any) -> Any: ...
 else:
-    Function = torch.autograd.Function
+
+    class Function(torch.autograd.Function):
+        """torch's class, whose `apply` looks at the signature of `forward` in every call: here it is computed once."""
+
+        def __init_subclass__(cls) -> None:
+            super().__init_subclass__()
+            forward = vars(cls).get("forward")
+            if isinstance(forward, staticmethod):
+                forward.__func__.__signature__ = inspect.signature(forward.__func__)
+
 
 SECOND_ORDER_MESSAGE = (
     "second derivative: this gradient comes from a custom backward pass, which cannot be differentiated again; use "

@@ -131,7 +131,10 @@ class _Forward(Function):
         tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[1:]
         present = [gradient for gradient in gradients if gradient is not None]
         is_present = [gradient is not None for gradient in gradients]
-        results = iter(_Backward.apply(ctx.call, needed, is_present, *tensors, *present))
+        # With create_graph=True, or under a transform, the gradients are a step of autograd, too.
+        is_tracked = torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
+        compute = _Backward.apply if is_tracked else _Backward.forward
+        results = iter(compute(ctx.call, needed, is_present, *tensors, *present))
         return None, *(next(results) if need else None for need in needed)
 
     @staticmethod

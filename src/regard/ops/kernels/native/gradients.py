@@ -91,12 +91,13 @@ class BackwardCall:
     def __init__(
         self, inputs: KernelInputs, needed: Sequence[bool], gradients: Sequence[Tensor | None], seed: int
     ) -> None:
-        # Other objects, for a tensor can be both query and key.
-        self._tensors = [tensor.detach() for tensor in tensors_in(inputs)]
+        self._tensors = tensors_in(inputs)
+        if len({id(tensor) for tensor in self._tensors}) < len(self._tensors):  # a tensor is both query and key
+            self._tensors = [tensor.detach() for tensor in self._tensors]
+            rest = iter(self._tensors)
+            inputs = map_tensors(inputs, lambda _: next(rest))
         self._needed = {id(tensor) for tensor, need in zip(self._tensors, needed, strict=True) if need}
         self._results: dict[int, Callable[[], Tensor]] = {}
-        rest = iter(self._tensors)
-        inputs = map_tensors(inputs, lambda _: next(rest))
         self._request = request = inputs.request
         value = inputs.value
         batch, heads, queries, _ = request.shape
@@ -188,14 +189,12 @@ class BackwardCall:
 
     def _from_distances(self, score: Score, sums: Tensor) -> Tensor:
         """The gradient of what a bias by distance is made from."""
-        tensor = _tensor_of(score)
-        assert tensor is not None
         with torch.enable_grad():
-            tensor.requires_grad_()
+            score = map_tensors(score, lambda tensor: tensor.detach().requires_grad_())
             values = by_distance(score, full_shape(self._request), self._request.offset)
-            (gradient,) = torch.autograd.grad(values, tensor, sums.sum((0, 2)))
-            tensor.requires_grad_(False)
-        return gradient
+            tensor = _tensor_of(score)
+            assert tensor is not None
+            return torch.autograd.grad(values, tensor, sums.sum((0, 2)))[0]
 
     def _measures(self, inputs: KernelInputs, gradients: Sequence[Tensor | None]) -> Iterator[MeasureCall]:
         rest, layouts = iter(gradients), builtin_layouts(inputs)
