@@ -62,7 +62,6 @@ FORMS = {  # where scores come from: the product of query and key, or a table
 }
 FORMS_OF = {
     "native": ["product"],
-    "short": ["product"],
     "sdpa": ["product"],
     "sparse": ["product", "bias", "bias and sinks"],
 }

@@ -215,7 +215,7 @@ def test_moving_a_mask_moves_every_tensor_that_it_holds(holder, place):
 
 
 @pytest.mark.parametrize(
-    ("holder", "place", "kernel"), pairwise(HOLDERS, MASKS, ["reference", "blockwise", "short", None])
+    ("holder", "place", "kernel"), pairwise(HOLDERS, MASKS, ["reference", "blockwise", "native", None])
 )
 def test_a_mask_may_compare_with_a_tensor_that_requires_grad(holder, place, kernel):
     held = nn.Parameter(torch.tensor([5.5, 8.5]))

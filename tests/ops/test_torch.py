@@ -19,7 +19,7 @@ from regard.ops.request import make_request
 from regard.ops.tree import Encoder, tensors_in
 
 GRAPH = Neighbours(*torch.stack((torch.arange(TOKENS), torch.arange(TOKENS).flip(0))))
-KERNELS = {"blockwise": Causal(), "sparse": GRAPH, "short": Causal(), "sdpa": None, "reference": Causal()}
+KERNELS = {"blockwise": Causal(), "sparse": GRAPH, "sdpa": None, "reference": Causal()}
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop because we have not yet implemented the batching rule")
@@ -27,7 +27,7 @@ KERNELS = {"blockwise": Causal(), "sparse": GRAPH, "short": Causal(), "sdpa": No
 def test_grad_vmap_and_jacrev(kernel):
     query, key, value = (tensor.detach() for tensor in tensors(torch.float64))
     mask = KERNELS[kernel]
-    requested = [] if kernel in ("short", "sdpa") else ["entropy", "received", "lse", "max"]
+    requested = [] if kernel == "sdpa" else ["entropy", "received", "lse", "max"]
 
     def loss(query, key, value, kernel=kernel):
         att = attend(query, key, value, mask=mask, measure=requested, kernel=kernel)
@@ -40,15 +40,14 @@ def test_grad_vmap_and_jacrev(kernel):
     several = torch.stack((query, query + 1, query - 1))
     vmap_by_loop = torch.stack([grad(loss)(each, key, value) for each in several])
     torch.testing.assert_close(vmap(grad(loss), (0, None, None))(several, key, value), vmap_by_loop)
-    if kernel != "short":  # which is for training
-        summed = torch.stack([loss(each, key, value) for each in several])
-        torch.testing.assert_close(vmap(loss, (0, None, None))(several, key, value), summed)
+    summed = torch.stack([loss(each, key, value) for each in several])
+    torch.testing.assert_close(vmap(loss, (0, None, None))(several, key, value), summed)
     rows = jacrev(lambda query: attend(query, key, value, mask=mask, kernel=kernel).output[0, 0, 3])(query)
     assert rows.shape == (4, *query.shape)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch, which calls it
-@pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS if kernel != "short"])
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_forward_mode_is_right_or_rejected(kernel):
     query, key, value = (tensor.detach() for tensor in tensors(torch.float64))
     tangent = torch.randn_like(query)
@@ -66,7 +65,7 @@ def test_forward_mode_is_right_or_rejected(kernel):
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("kernel", ["blockwise", "sparse", "short"])
+@pytest.mark.parametrize("kernel", ["blockwise", "sparse"])
 def test_a_second_derivative_is_rejected_and_never_zero(kernel):
     query, key, value = tensors(torch.float64)
     mask = KERNELS[kernel]

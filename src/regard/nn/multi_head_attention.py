@@ -9,11 +9,10 @@ from torch import Tensor, nn
 
 from regard.checks import Checks, describe
 from regard.nn.cache import CrossAttentionCache, KVCache
-from regard.nn.linear import Linear, check_input
+from regard.nn.linear import Linear, check_input, linear
 from regard.nn.relative_positions import AttentionPositions
 from regard.ops import AttentionOutput, attend
 from regard.ops.masks import MaskLike
-from regard.ops.matmul import linear
 from regard.ops.measures import MeasureLike
 
 

@@ -84,7 +84,6 @@ class AttentionRequest:
             self.offset,
             self.query.device,
             columns,
-            is_full_width=columns is None,
             summaries={} if summaries is None else summaries,
         )
 

@@ -59,7 +59,6 @@ class Tile:
         offset: Query i has position i + offset.
         device: Device of the query.
         row_keys: (rows, columns) Keys of each row, where rows have their own, as on a sparse graph; all lie in `keys`.
-        is_full_width: Whether the tile was never narrowed to a range of keys, so that many blocks have its shape.
         positions: (rows,) The positions of the rows, where these are not ``rows + offset``.
         gradients: In a backward pass, the tensors in which gradients are summed, by the `id` of the rule's tensor.
         summaries: What rules have read from the values of their tensors in this pass; see `summary`.
@@ -72,7 +71,6 @@ class Tile:
     offset: int
     device: torch.device
     row_keys: Int[Tensor, "rows columns"] | None = None
-    is_full_width: bool = False
     positions: Int[Tensor, " rows"] | None = None
     gradients: Mapping[int, Tensor] | None = None
     summaries: dict[int, Any] = field(default_factory=dict)
@@ -146,7 +144,7 @@ class Tile:
         if keys == self.keys:
             return self
         batch, heads, rows, offset, device = self.batch, self.heads, self.rows, self.offset, self.device
-        rest = self.row_keys, False, self.positions, self.gradients, self.summaries
+        rest = self.row_keys, self.positions, self.gradients, self.summaries
         return Tile(batch, heads, rows, keys, offset, device, *rest)  # replace() takes three times as long
 
     def summary(self, rule: Summarizable) -> Any:

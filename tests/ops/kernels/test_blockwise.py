@@ -276,7 +276,7 @@ def test_dropout_follows_the_seed():
     assert not torch.equal(outputs[0], outputs[2])
 
 
-@pytest.mark.parametrize("kernel", ["blockwise", "short"])
+@pytest.mark.parametrize("kernel", ["blockwise", "native"])
 def test_a_second_derivative_is_rejected_and_not_zero(kernel):
     query, key, value = tensors()
     output = attend(query, key, value, kernel=kernel).output

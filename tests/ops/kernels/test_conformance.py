@@ -38,7 +38,6 @@ OFFSETS = {"default": None, "zero": 0, "ahead": 7, "behind": -6, "beyond": 50, "
 SCALES = {"default": None, "given": 0.3, "negative": -0.7}
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 REFUSALS = (
-    r"it supports up to 128 queries and keys, not (257|300|700)",
     "it does not support the score (Bilinear|Additive|SoftCap|Sum|Bias|Alibi|T5RelativeBias|RelativeKey|Sinks|Cosine)$",
     "it does not support the measure (Squares|Total)$",
     "it does not support torch.float64$",

@@ -9,8 +9,8 @@ from regard.errors import InvalidArgument, KernelNotSupported
 from regard.ops import attend
 from regard.ops.kernels.base import Kernel, KernelInputs
 from regard.ops.kernels.dispatch import KERNELS, select_kernel
+from regard.ops.kernels.native.kernel import Native
 from regard.ops.kernels.sdpa import Sdpa
-from regard.ops.kernels.short import Short
 from regard.ops.kernels.sparse import Sparse
 from regard.ops.masks import Causal, Neighbours, Padding, Window
 from regard.ops.measures import Entropy
@@ -27,10 +27,15 @@ def inputs(measures=(), value=SMALL, **rules):
 def test_the_first_suitable_kernel_is_selected():
     assert select_kernel(inputs()).name == "sdpa"
     assert select_kernel(inputs(mask=Causal())).name == "sdpa"
-    assert select_kernel(inputs({"entropy": Entropy()})).name == "blockwise"
-    assert select_kernel(inputs({"entropy": Entropy()}, value=None)).name == "blockwise"
+    blocks = "blockwise" if Native().unavailable_reason() else "native"
+    assert select_kernel(inputs({"entropy": Entropy()})).name == blocks
+    assert select_kernel(inputs({"entropy": Entropy()}, value=None)).name == blocks
     long = torch.zeros(1, 1, 3000, 4)
-    assert select_kernel(KernelInputs(long, make_request(long, long, mask=Window(5, 0)), {})).name == "blockwise"
+    assert select_kernel(KernelInputs(long, make_request(long, long, mask=Window(5, 0)), {})).name == blocks
+    assert select_kernel(KernelInputs(long, make_request(long, long), {})).name == blocks.replace("blockwise", "sdpa")
+    doubles = long.double()
+    assert select_kernel(KernelInputs(doubles, make_request(doubles, doubles), {})).name == "sdpa"
+    assert select_kernel(KernelInputs(None, make_request(doubles, doubles), {})).name == "blockwise"
 
 
 @pytest.mark.parametrize("name", [kernel.name for kernel in KERNELS])
@@ -54,7 +59,7 @@ def test_kernels_may_be_inefficient_only_on_request():
     long = torch.zeros(1, 1, 3000, 4)
     cases = [
         (Sparse(), inputs(mask=dense_graph), "the graph is too dense: more than 1 in 8 cells are edges"),
-        (Short(), inputs(), "it is made for training, and nothing here requires grad or is dropped"),
+        (Native(), inputs(), "SDPA computes the output alone faster"),
         (Sdpa(), KernelInputs(long, make_request(long, long, mask=Window(5, 0)), {}), "the mask would need a dense"),
     ]
     for kernel, call, reason in cases:
@@ -66,7 +71,7 @@ def test_kernels_may_be_inefficient_only_on_request():
 
 def test_an_unknown_name_gets_a_hint():
     with pytest.raises(
-        InvalidArgument, match=r"'blokwise', did you mean 'blockwise'\?; known: sparse, native, short, sdpa, bl"
+        InvalidArgument, match=r"'blokwise', did you mean 'blockwise'\?; known: sparse, native, sdpa, bl"
     ):
         attend(SMALL, SMALL, SMALL, kernel="blokwise")
 

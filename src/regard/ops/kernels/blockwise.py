@@ -137,17 +137,16 @@ class Blockwise(DifferentiableKernel):
                             )
                         pairs.append((part, gradient[at]))
             if output_gradient is not None and value is not None and of_value is not None:
-                is_repeated = location.tile.is_full_width
                 gradient, values = location.slice_queries(output_gradient).to(dtype), location.slice_keys(value)
                 weights, kept = block.weights.detach(), None
                 if inputs.dropout:
                     kept, scale = _dropout_cells(weights, inputs.dropout, options.seed, stream, number)
                     gradient = gradient * scale
-                of_weights = grouped_matmul(gradient, values.mT, is_repeated)
+                of_weights = grouped_matmul(gradient, values.mT)
                 pairs.append((block.weights, of_weights if kept is None else keep(of_weights, kept)))
                 if needed[of_value]:
                     weights = weights if kept is None else keep(weights, kept)
-                    part = grouped_matmul_grad(weights, gradient, values, is_repeated)
+                    part = grouped_matmul_grad(weights, gradient, values)
                     location.accumulate_keys(sums[of_value], part)
             parts = _gradients(pairs, [query, key, *(leaves[i] for i in rules)])
             add = location.accumulate_queries, location.accumulate_keys, *(Tensor.add_ for _ in rules)

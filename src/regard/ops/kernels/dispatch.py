@@ -8,10 +8,9 @@ from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.native.kernel import Native
 from regard.ops.kernels.reference import Reference
 from regard.ops.kernels.sdpa import Sdpa
-from regard.ops.kernels.short import Short
 from regard.ops.kernels.sparse import Sparse
 
-KERNELS: tuple[Kernel, ...] = (Sparse(), Native(), Short(), Sdpa(), Blockwise(), Reference())
+KERNELS: tuple[Kernel, ...] = (Sparse(), Native(), Sdpa(), Blockwise(), Reference())
 """In the order in which they are tried."""
 
 

@@ -20,7 +20,7 @@ class ScaledDotProduct(Score):
     """
 
     def __call__(self, query: Query, key: Key, scale: float, tile: Tile) -> Scores:
-        return grouped_matmul(query * scale, key.mT, is_repeated=tile.is_full_width)
+        return grouped_matmul(query * scale, key.mT)
 
     def default_scale(self, head_dim: int) -> float:
         return head_dim**-0.5
@@ -52,7 +52,7 @@ class Bilinear(Score):
 
     def __call__(self, query: Query, key: Key, scale: float, tile: Tile) -> Scores:
         weight = self.weight[tile.heads] if self.weight.ndim == 3 else self.weight
-        return grouped_matmul(query @ (weight.to(query.dtype) * scale), key.mT, is_repeated=tile.is_full_width)
+        return grouped_matmul(query @ (weight.to(query.dtype) * scale), key.mT)
 
     def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:
         square = (head_dim, head_dim)

@@ -15,7 +15,11 @@ from regard.ops.kernels.native.encode_measures import MEASURES, encode_measure, 
 from regard.ops.kernels.native.gradients import BackwardCall, has_gradients, unsupported_gradients
 from regard.ops.kernels.native.library import DTYPES, Call, MeasureCall, Strided, library, strided
 from regard.ops.kernels.results import MeasureResults
+from regard.ops.kernels.sdpa import Sdpa
 from regard.ops.measures import BlockMean, GroupPool
+
+MIN_WORK = 2**25
+"""Multiply-adds of an output alone, below which a call takes longer than SDPA's, whose caller is not Python."""
 
 MAX_CHUNKS = 16
 """A head is cut into as many parts at most. More would need more memory for the sums over their columns."""
@@ -63,9 +67,13 @@ class Native(Blockwise):
             yield from (f"{reason}, with dropout" for reason in unsupported_gradients(inputs))
 
     def inefficient_reasons(self, inputs: KernelInputs) -> Iterator[str]:
-        """No measures."""
-        if not inputs.measures:
-            yield "SDPA computes the output alone, with a backward pass of its own"
+        """The output alone of a small call, or in a compiled program, which plans SDPA with what is around it."""
+        if inputs.measures or inputs.dropout or not Sdpa().suits(inputs):
+            return
+        batch, heads, queries, keys = inputs.request.shape
+        features = inputs.request.query.shape[3] * 2
+        if torch.compiler.is_compiling() or batch * heads * queries * keys * features < MIN_WORK:
+            yield "SDPA computes the output alone faster"
 
     def forward(self, inputs: KernelInputs, options: RunOptions) -> tuple[Tensor | None, MeasureResults]:
         value, results = inputs.value, MeasureResults(inputs)
