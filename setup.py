@@ -19,12 +19,11 @@ from setuptools.command.build_ext import build_ext
 FOLDER = Path("src/regard/ops/kernels/native/csrc")
 FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fvisibility=hidden"]
 FLAGS += ["-g0"]  # after Python's own -g, which makes a library ten times as large
+AVX512 = [*(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl")), "-mfma", "-mf16c", "-mprefer-vector-width=512"]
 X86_LEVELS = {
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
-    "avx512": [
-        *(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl")),
-        *("-mfma", "-mf16c", "-mprefer-vector-width=512"),
-    ],
+    "avx512": AVX512,
+    "avx512bf16": [*AVX512, "-mavx512bf16"],
 }
 
 

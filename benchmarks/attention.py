@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
-from unittest import mock
 
 import torch
 from memory import peak_megabytes
@@ -17,7 +16,6 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import regard
-from regard.ops import matmul
 
 SEED, HEADS, HEAD_DIM = 0, 8, 64
 MEASURES = ["entropy", "received"]
@@ -49,16 +47,6 @@ def dense(query: Tensor, key: Tensor, value: Tensor, measures: Sequence[DenseMea
     scores = query @ key.mT * HEAD_DIM**-0.5
     weights = scores.softmax(-1)
     return weights @ value, [measure(scores, weights) for measure in measures]
-
-
-def without_onednn(run: Run) -> Run:
-    """The same call as on a CPU on which oneDNN is not faster than MKL."""
-
-    def run_without() -> object:
-        with mock.patch.object(matmul, "is_onednn_faster", return_value=False):
-            return run()
-
-    return run_without
 
 
 def with_gradient(n: int, measure: str | None) -> Run:
@@ -93,7 +81,6 @@ def main() -> None:
     runs = {  # ours and the baseline
         **{f"SDPA: output, {keys}": (call(regard.attend, qkv(keys)), call(sdpa, qkv(keys))) for keys in (128, 512, n)},
         f"SDPA: output, entropy and received, {n}": (measured, call(sdpa, inputs)),
-        f"SDPA: output, entropy and received without oneDNN, {n}": (without_onednn(measured), call(sdpa, inputs)),
         f"SDPA: output, kernel='blockwise', {n}": (
             call(regard.attend, inputs, kernel="blockwise"),
             call(sdpa, inputs),

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from regard.ops import matmul
+from regard.ops.kernels.native.kernel import Native
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "tools"))
@@ -24,15 +24,15 @@ Run = Callable[[], object]
 
 def relative_time(ours: Run, baseline: Run, rounds: int) -> list[float]:
     """Our time divided by the baseline's in each round (lower is better)."""
-    return [mine / other for mine, other in _paired_times(ours, baseline, rounds)]
+    return [mine / other for mine, other in paired_times(ours, baseline, rounds)]
 
 
 def speedup(ours: Run, baseline: Run, rounds: int) -> list[float]:
     """The baseline's time divided by ours in each round (higher is better)."""
-    return [other / mine for mine, other in _paired_times(ours, baseline, rounds)]
+    return [other / mine for mine, other in paired_times(ours, baseline, rounds)]
 
 
-def _paired_times(ours: Run, baseline: Run, rounds: int) -> list[tuple[float, float]]:
+def paired_times(ours: Run, baseline: Run, rounds: int) -> list[tuple[float, float]]:
     """Seconds of A and B, run as A B A B after one warm-up round; ten times as many rounds if a run is short."""
     warm_up = seconds(ours), seconds(baseline)
     rounds *= 10 if min(warm_up) < 0.03 else 1
@@ -63,7 +63,7 @@ def report(
     result = {"median_ratio": medians, "ratios": ratios, "seed": seed, "settings": settings, **machine_info()}
     result |= {
         "capability": torch.backends.cpu.get_cpu_capability(),
-        "matmul": "oneDNN" if matmul.is_onednn_faster() else "MKL",
+        "instruction_set": Native().variant(),
         "threads": torch.get_num_threads(),
     }
     path = RESULTS / f"{script}.json"

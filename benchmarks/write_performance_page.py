@@ -20,9 +20,22 @@ heads of 64, 4,096 queries and keys, float32, and both functions run alternately
 `python benchmarks/attention_measures.py` repeats the measurement, `python benchmarks/write_performance_page.py` writes
 this page, and `benchmarks/results` has the ratio of every round.
 
-SDPA uses MKL for matrix products. Regard computes scores with oneDNN on AMD CPUs with AVX-512, where oneDNN takes half
-the time, and with MKL elsewhere; this machine used {matmul}. With MKL alone, the output with entropy and received took
-{mkl:.2f} times as long as SDPA; with {matmul}, it took {onednn:.2f} times as long.
+## By length and dtype
+
+On CPUs, the kernel `native` computes output and measures in C++. Time relative to SDPA's output alone (lower is
+better), 8 heads of 64; "measures" is the output with entropy and received, "causal" the same relative to causal SDPA.
+GFLOP/s are those of "measures". Their share is relative to PyTorch's best matrix product in the same dtype, {peaks}
+GFLOP/s, which is not the processor's limit, so that it can be above 100 % ({cpu}, instruction set
+{instruction_set}; `python benchmarks/native.py`).
+
+| dtype | batch × tokens | output | measures | causal | with backward | measures with backward | GFLOP/s | share |
+|---|---|---|---|---|---|---|---|---|
+{lengths}
+
+Four measures at 4,096 tokens in float32 take {four:.2f} times as long as SDPA, with the 8 strongest keys of each query
+{top:.2f} times. One query with 4,096 keys (32 heads on 8 heads of keys, head_dim 128) and the weights that keys receive
+takes {decode}. The smallest call, 4 tokens with two measures, takes {smallest:.0f} µs, SDPA
+{smallest_sdpa:.0f} µs, and dense PyTorch {smallest_dense:.0f} µs.
 
 ## Measures in one pass with the output
 
@@ -95,7 +108,7 @@ above the recording is {writing_memory} tokens.
 
 def page() -> str:
     """The page, from the result files."""
-    attention, explorer = _read("attention")["median_ratio"], _read("explorer")
+    explorer = _read("explorer")
     sections = _read("attention_measures")
     measures = sections["measures"]["median_ratio"]
     names = [name.removeprefix(f"{SPEEDUP}dense PyTorch: ") for name in measures if name.startswith(SPEEDUP)]
@@ -115,15 +128,14 @@ def page() -> str:
     ]
     writing_memory = explorer["settings"]["memory"].items()
     gpu = _read("gpu")
+    native = {name: _read("native")[name] for name in ("forward", "backward", "decode", "smallest")}
     return TEXT.format(
+        **_native_figures(native),
         gpu=gpu["settings"]["gpu"],
         gpu_heads=gpu["settings"]["heads"],
         gpu_head_dim=gpu["settings"]["head_dim"],
         **_gpu_tables(gpu),
         capability={"AVX512": "AVX-512"}.get(sections["measures"]["capability"], sections["measures"]["capability"]),
-        matmul=sections["measures"]["matmul"],
-        mkl=attention["time relative to SDPA: output, entropy and received without oneDNN, 4096"],
-        onednn=attention["time relative to SDPA: output, entropy and received, 4096"],
         measures="\n".join(rows),
         relative=_compared(others, RELATIVE),
         speedup=_compared(others, SPEEDUP),
@@ -132,6 +144,39 @@ def page() -> str:
         writing=explorer["median_ratio"]["time relative to the forward pass: writing the page, 4096"],
         writing_memory=", ".join(f"{size:.0f} MB at {int(tokens):,}" for tokens, size in writing_memory),
     )
+
+
+def _native_figures(native: dict[str, Any]) -> dict[str, Any]:
+    """The table of lengths and dtypes, and the figures in the text below it."""
+    forward, backward = native["forward"]["median_ratio"], native["backward"]["median_ratio"]
+    peaks, rates = native["forward"]["settings"]["peak_gflops"], native["forward"]["settings"]["rates"]
+    rows = []
+    for name in forward:
+        size, _, what = name.partition(": ")
+        if what != "entropy and received":
+            continue
+        dtype, tokens = size.split(", ")
+        ratios = [forward[f"{size}: {each}"] for each in ("output", what, f"causal, {what}")]
+        ratios += [backward.get(f"{size}: {each}") for each in ("output", what)]
+        cells = " | ".join("" if ratio is None else f"{ratio:.2f}" for ratio in ratios)
+        gflops = rates[name]["gflops"]
+        share = f"{100 * gflops / peaks[dtype]:.0f} %" if dtype in peaks else ""
+        rows.append(f"| {dtype} | {tokens.replace('x', '×')} | {cells} | {gflops:.0f} | {share} |")
+    decode = native["decode"]["median_ratio"].items()
+    smallest = native["smallest"]["settings"]["rates"]
+    both = smallest["float32, 1 x 4: entropy and received"]
+    return {
+        "lengths": "\n".join(rows),
+        "peaks": " and ".join(f"{gflops:.0f} in {dtype}" for dtype, gflops in peaks.items()),
+        "cpu": native["forward"]["cpu"],
+        "instruction_set": native["forward"]["instruction_set"],
+        "four": forward["float32, 1 x 4096: four measures"],
+        "top": forward["float32, 1 x 4096: four measures and topk(8)"],
+        "decode": " and ".join(f"{ratio:.2f} times as long in {name.split(', ')[0]}" for name, ratio in decode),
+        "smallest": 1e3 * both["ms"],
+        "smallest_sdpa": 1e3 * both["sdpa_ms"],
+        "smallest_dense": 1e3 * smallest["float32, 1 x 4: dense PyTorch"]["ms"],
+    }
 
 
 def _compared(ratios: dict[str, float], metric: str) -> str:

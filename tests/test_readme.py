@@ -166,7 +166,8 @@ def test_charts_show_what_was_measured_on_the_processor_that_the_readme_names():
     assert "two cores of an AMD CPU with AVX-512" in read("README.md")
     for name in ("attention", "watching/time", "attention_measures/memory"):
         machine = benchmark(name)
-        assert (machine["cores"], machine["capability"], machine["matmul"]) == (2, "AVX512", "oneDNN")  # AMD only
+        assert (machine["cores"], machine["capability"]) == (2, "AVX512")
+        assert "AMD" in machine["cpu"]
 
 
 def test_the_speed_of_eager_attention_is_what_was_measured():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,18 @@ def machine_info() -> dict[str, Any]:
     """Commit, CPU and versions."""
     return {
         "commit": commit(),
-        "cpu": platform.processor() or platform.machine(),
+        "cpu": _cpu_name(),
         "cores": os.cpu_count(),
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
+
+
+def _cpu_name() -> str:
+    """As Linux calls the processor; elsewhere what Python knows."""
+    info = Path("/proc/cpuinfo")
+    names = re.findall(r"model name\s*: (.+)", info.read_text(encoding="utf-8")) if info.exists() else []
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def commit() -> str:

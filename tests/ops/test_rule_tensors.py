@@ -214,9 +214,7 @@ def test_moving_a_mask_moves_every_tensor_that_it_holds(holder, place):
     assert {tensor.device.type for tensor in reachable(mask)} == {"cpu"}
 
 
-@pytest.mark.parametrize(
-    ("holder", "place", "kernel"), pairwise(HOLDERS, MASKS, ["reference", "blockwise", "native", None])
-)
+@pytest.mark.parametrize(("holder", "place", "kernel"), pairwise(HOLDERS, MASKS, ["reference", "blockwise", None]))
 def test_a_mask_may_compare_with_a_tensor_that_requires_grad(holder, place, kernel):
     held = nn.Parameter(torch.tensor([5.5, 8.5]))
     tensors = [tensor.clone().requires_grad_() for tensor in TENSORS]

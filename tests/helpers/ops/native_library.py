@@ -15,7 +15,8 @@ SOURCES = Path(regard.__file__).parent / "ops/kernels/native/csrc"
 FLAGS = {
     "baseline": [],
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
-    "avx512": [*(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl")), "-mfma", "-mf16c"],
+    "avx512": (AVX512 := [*(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl")), "-mfma", "-mf16c"]),
+    "avx512bf16": [*AVX512, "-mavx512bf16"],
 }
 
 

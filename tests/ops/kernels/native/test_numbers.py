@@ -10,6 +10,7 @@ import torch
 from helpers.pairwise import pairwise
 from regard.errors import InvalidArgument
 from regard.ops import attend
+from regard.ops.kernels.native.kernel import Native
 from regard.ops.kernels.native.library import library
 from regard.ops.masks import Causal, DenseMask, Padding, Spans, Window
 from regard.ops.measures import Received
@@ -111,8 +112,10 @@ def test_extreme_values_of_value(number):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_halves_are_rounded_to_the_nearest(dtype):
-    largest = torch.finfo(dtype).max
-    numbers = torch.cat([torch.randn(3000), torch.tensor([1e-45, 1e-40, 6e-8, 65504.0, largest, -largest, 1 + 2**-9])])
+    largest, tiny = torch.finfo(dtype).max, [1e-45, 1e-40]
+    if dtype == torch.bfloat16 and Native().variant() == "avx512bf16":  # whose products take denormal numbers for 0
+        tiny = [0.0, torch.finfo(dtype).tiny]
+    numbers = torch.cat([torch.randn(3000), torch.tensor([*tiny, 6e-8, 65504.0, largest, -largest, 1 + 2**-9])])
     value = numbers.to(dtype)[None, None, :, None]
     one = torch.ones(1, 1, len(numbers), 1, dtype=dtype)
     own = DenseMask(torch.eye(len(numbers), dtype=torch.bool))

@@ -29,10 +29,12 @@ class Forward {
           value_panels(call.value.data ? round_up(call.value_dim, PANEL) / PANEL : 0),
           max_rows(rows_in_cache(call)),
           is_in_place(can_stay(call)),
+          is_paired(HAS_PAIRS && call.value.data && call.value.dtype == BFLOAT16),
           scores(matrix, max_rows),
           measures(call, scores, max_rows, width),
           values(allocate(value_panels * (is_in_place ? 0 : key_blocks * KEY_BLOCK) * PANEL)),
           cells(allocate(max_rows * width)),
+          cell_pairs(allocate(is_paired ? max_rows * width / 2 : 0)),
           outputs(allocate(max_rows * value_panels * PANEL)),
           row_sums(max_rows) {}
 
@@ -67,12 +69,31 @@ class Forward {
         value_head = h / (matrix.heads / call.value_heads);
         if (!value_panels || is_in_place || packed_value == b * call.value_heads + value_head) return;
         packed_value = b * call.value_heads + value_head;
+        if (is_paired) return pack_pairs(b);
         for (int64_t panel = 0; panel < value_panels; panel++) {
             Strided part = call.value;
             const int64_t column = panel * PANEL * part.column;
             part.data = static_cast<const char*>(part.data) + column * (part.dtype == FLOAT32 ? 4 : 2);
             read_rows(part, b, value_head, 0, matrix.keys, std::min<int64_t>(PANEL, call.value_dim - panel * PANEL),
                       values.get() + panel * key_blocks * KEY_BLOCK * PANEL, PANEL);
+        }
+    }
+
+    // The same with two keys in a float.
+    void pack_pairs(int64_t b) {
+        for (int64_t j = 0; j < matrix.keys; j += 2) {
+            const uint16_t* first = at<uint16_t>(call.value, b, value_head, j);
+            const uint16_t* second = j + 1 < matrix.keys ? at<uint16_t>(call.value, b, value_head, j + 1) : nullptr;
+            for (int64_t panel = 0; panel < value_panels; panel++) {
+                float* to = values.get() + (panel * key_blocks * KEY_BLOCK + j) / 2 * PANEL;
+                const int64_t start = panel * PANEL, count = std::min<int64_t>(PANEL, call.value_dim - start);
+                uint32_t pairs[PANEL] = {};
+                for (int64_t f = 0; f < count; f++) pairs[f] = first[(start + f) * call.value.column];
+                if (second)
+                    for (int64_t f = 0; f < count; f++)
+                        pairs[f] |= static_cast<uint32_t>(second[(start + f) * call.value.column]) << 16;
+                std::memcpy(to, pairs, sizeof pairs);
+            }
         }
     }
 
@@ -104,12 +125,21 @@ class Forward {
         const int64_t rows = scores.rows, padded = value_panels * PANEL;
         const std::vector<int64_t>& active = scores.active;
         std::memset(outputs.get(), 0, 4 * rows * padded);
+        if (is_paired)
+            for (int64_t r = 0; r < rows; r++)
+                to_pairs(cells.get() + r * width, active.size() * KEY_BLOCK, cell_pairs.get() + r * width / 2);
         for (size_t a = 0; a < active.size();) {
             size_t stop = a + 1;  // blocks that follow each other are one
             while (stop < active.size() && active[stop] == active[stop - 1] + 1 && (stop - a) * KEY_BLOCK < STEP) stop++;
             const int64_t key = active[a] * KEY_BLOCK, keys = std::min<int64_t>((stop - a) * KEY_BLOCK, matrix.keys - key);
             for (int64_t panel = 0; panel < value_panels; panel++) {
-                const float* from = values.get() + (panel * key_blocks * KEY_BLOCK + key) * PANEL;
+                const float* from = values.get() + (panel * key_blocks * KEY_BLOCK + key) * PANEL / (is_paired ? 2 : 1);
+                if (is_paired) {
+                    multiply_panel<true, true>(cell_pairs.get() + a * KEY_BLOCK / 2, width / 2, 1, from, PANEL,
+                                               outputs.get() + panel * PANEL, padded, rows, (keys + 1) / 2,
+                                               call.value_dim - panel * PANEL);
+                    continue;
+                }
                 if (is_in_place) from = at<float>(call.value, scores.b, value_head, key) + panel * PANEL;
                 multiply_panel<true>(cells.get() + a * KEY_BLOCK, width, 1, from, is_in_place ? call.value.row : PANEL,
                                      outputs.get() + panel * PANEL, padded, rows, keys, call.value_dim - panel * PANEL);
@@ -131,9 +161,10 @@ class Forward {
     const Matrix& matrix;
     const int64_t key_blocks, width, value_panels, max_rows;
     const bool is_in_place;  // the values are multiplied where they are
+    const bool is_paired;    // in bfloat16
     Scores scores;
     Measures measures;
-    FloatArray values, cells, outputs;
+    FloatArray values, cells, cell_pairs, outputs;
     std::vector<RowSums> row_sums;
     int64_t packed_value = -1, value_head = 0;
 };

@@ -17,9 +17,12 @@ class Scores {
         : matrix(matrix),
           key_blocks(round_up(matrix.keys, KEY_BLOCK) / KEY_BLOCK),
           max_rows(max_rows),
+          is_paired(HAS_PAIRS && matrix.query.dtype == BFLOAT16 && matrix.key.dtype == BFLOAT16),
+          key_floats(is_paired ? (matrix.head_dim + 1) / 2 : matrix.head_dim),
           queries(allocate(max_rows * matrix.head_dim)),
-          keys(allocate(key_blocks * KEY_BLOCK * matrix.head_dim)),
-          copy(allocate(LANES * matrix.head_dim)),
+          query_pairs(allocate(is_paired ? max_rows * key_floats : 0)),
+          keys(allocate(key_blocks * KEY_BLOCK * key_floats)),
+          copy(allocate(LANES * key_floats)),
           masks(max_rows * key_blocks) {
         for (int64_t s = 0; s < matrix.score_steps; s++)
             if (matrix.scores[s].kind == ADD_RELATIVE) relative.resize(2 * matrix.scores[s].shift + 1);
@@ -30,31 +33,43 @@ class Scores {
         const int64_t kv_head = h / (matrix.heads / matrix.kv_heads);
         if (packed == b * matrix.kv_heads + kv_head) return;
         packed = b * matrix.kv_heads + kv_head;
-        pack_panels(matrix.key, b, kv_head, matrix.keys, matrix.head_dim, keys.get(), copy.get());
+        pack_panels(matrix.key, b, kv_head, matrix.keys, matrix.head_dim, keys.get(), copy.get(), is_paired);
     }
 
     // Rows of a tensor as panels of PANEL rows, with a row for each feature: panel[f][row].
     //
-    // Rows that are missing are 0, as far as a vector reaches. `copy` has room for LANES rows.
+    // Rows that are missing are 0, as far as a vector reaches. With `is_paired`, a float is two features in bfloat16.
+    // `copy` has room for LANES rows.
     static void pack_panels(const Strided& tensor, int64_t b, int64_t h, int64_t rows, int64_t features, float* to,
-                            float* copy) {
-        const bool is_direct = tensor.dtype == FLOAT32 && tensor.column == 1;
+                            float* copy, bool is_paired = false) {
+        const int64_t width = is_paired ? (features + 1) / 2 : features;
+        const bool is_direct = tensor.column == 1 && (is_paired ? features % 2 == 0 : tensor.dtype == FLOAT32);
         for (int64_t first = 0; first < rows; first += LANES) {
-            float* panel = to + first / PANEL * PANEL * features + first % PANEL;
+            float* panel = to + first / PANEL * PANEL * width + first % PANEL;
             const int64_t count = std::min<int64_t>(LANES, rows - first);
-            const float* from[LANES];
-            if (!is_direct) read_rows(tensor, b, h, first, first + count, features, copy, features);
-            for (int64_t i = 0; i < LANES; i++)
-                from[i] = i >= count ? nullptr : is_direct ? at<float>(tensor, b, h, first + i) : copy + i * features;
+            const char* from[LANES];
+            if (!is_direct && is_paired) read_pairs(tensor, b, h, first, first + count, features, copy, width);
+            if (!is_direct && !is_paired) read_rows(tensor, b, h, first, first + count, features, copy, width);
+            for (int64_t i = 0; i < count; i++) {
+                const int64_t place = place_of(tensor, b, h, first + i) * (tensor.dtype == FLOAT32 ? 4 : 2);
+                from[i] = is_direct ? static_cast<const char*>(tensor.data) + place
+                                    : reinterpret_cast<const char*>(copy + i * width);
+            }
             int64_t f = 0;
-            for (; f + LANES <= features; f += LANES) {
+            for (; f + LANES <= width; f += LANES) {
                 Floats square[LANES];
-                for (int64_t i = 0; i < LANES; i++) square[i] = i < count ? load(from[i] + f) : Floats{};
+                for (int64_t i = 0; i < LANES; i++) {
+                    square[i] = Floats{};
+                    if (i < count) std::memcpy(&square[i], from[i] + 4 * f, sizeof square[i]);
+                }
                 transpose(square);
                 for (int64_t i = 0; i < LANES; i++) store(panel + (f + i) * PANEL, square[i]);
             }
-            for (; f < features; f++)
-                for (int64_t i = 0; i < LANES; i++) panel[f * PANEL + i] = i < count ? from[i][f] : 0;
+            for (; f < width; f++)
+                for (int64_t i = 0; i < LANES; i++) {
+                    panel[f * PANEL + i] = 0;
+                    if (i < count) std::memcpy(panel + f * PANEL + i, from[i] + 4 * f, 4);
+                }
         }
     }
 
@@ -95,10 +110,15 @@ class Scores {
     //
     // slopes: where a soft-cap's derivative goes, or null.
     void compute(size_t a, float* to, int64_t width, float* slopes = nullptr) {
-        const float* panel = keys.get() + active[a] * KEY_BLOCK * matrix.head_dim;
-        for (int64_t j = 0; j < count_keys(a); j += PANEL)
-            multiply_panel<false>(queries.get(), matrix.head_dim, 1, panel + j * matrix.head_dim, PANEL, to + j, width,
-                                  rows, matrix.head_dim, std::min<int64_t>(PANEL, count_keys(a) - j));
+        for (int64_t j = 0; j < count_keys(a); j += PANEL) {
+            const float* panel = keys.get() + (active[a] * KEY_BLOCK + j) * key_floats;
+            const int64_t columns = std::min<int64_t>(PANEL, count_keys(a) - j);
+            if (is_paired)
+                multiply_panel<false, true>(query_pairs.get(), key_floats, 1, panel, PANEL, to + j, width, rows, key_floats,
+                                            columns, matrix.scale);
+            else
+                multiply_panel<false>(queries.get(), key_floats, 1, panel, PANEL, to + j, width, rows, key_floats, columns);
+        }
         for (int64_t s = 0; s < matrix.score_steps; s++)
             for (int64_t r = 0; r < rows; r++)
                 change(matrix.scores[s], r, active[a] * KEY_BLOCK, to + r * width, slopes ? slopes + r * width : nullptr);
@@ -130,7 +150,10 @@ class Scores {
     const Matrix& matrix;
     const int64_t key_blocks, max_rows;
     int64_t b = 0, h = 0, first = 0, rows = 0;
+    const bool is_paired;  // keys and queries are multiplied in bfloat16
+    const int64_t key_floats;
     FloatArray queries;  // times the scale
+    FloatArray query_pairs;
     FloatArray keys;
     std::vector<int64_t> active;
     std::vector<char> is_full;
@@ -139,6 +162,8 @@ class Scores {
     void take_rows(int64_t batch, int64_t head, int64_t start, int64_t count) {
         b = batch, h = head, first = start, rows = count;
         read_rows(matrix.query, b, h, first, first + rows, matrix.head_dim, queries.get(), matrix.head_dim, matrix.scale);
+        if (is_paired)
+            read_pairs(matrix.query, b, h, first, first + rows, matrix.head_dim, query_pairs.get(), key_floats);
         mask_rows.clear();
         if (!matrix.mask.count) return;
         const int64_t batch_of_rules = matrix.batch_index ? matrix.batch_index[b] : b;

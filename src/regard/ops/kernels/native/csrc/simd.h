@@ -2,6 +2,10 @@
 
 #pragma once
 
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
+
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -33,6 +37,18 @@ inline void store(float* to, Floats vector) { std::memcpy(to, &vector, sizeof ve
 inline Floats broadcast(float value) { return value - Floats{}; }
 
 inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
+
+// Round numbers to bfloat16, to the nearest and to even; two in a float.
+inline void to_pairs(const float* from, int64_t count, float* to) {
+#if defined(__AVX512BF16__)
+    for (int64_t j = 0; j < count; j += 2 * LANES) {
+        const __m512bh pairs = _mm512_cvtne2ps_pbh((__m512)load(from + j + LANES), (__m512)load(from + j));
+        std::memcpy(to + j / 2, &pairs, sizeof pairs);
+    }
+#else
+    (void)from, (void)count, (void)to;  // not called
+#endif
+}
 
 // Half and half, so that the steps do not wait for each other.
 inline float sum_of(Floats vector) {

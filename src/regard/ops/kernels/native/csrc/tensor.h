@@ -91,4 +91,18 @@ inline void read_rows(const Strided& tensor, int64_t b, int64_t h, int64_t start
     });
 }
 
+// Rows of a tensor of bfloat16 as it is, two features in a float; an odd one is followed by 0.
+inline void read_pairs(const Strided& tensor, int64_t b, int64_t h, int64_t start, int64_t stop, int64_t count, float* to,
+                       int64_t width) {
+    for (int64_t i = start; i < stop; i++, to += width) {
+        const uint16_t* from = at<uint16_t>(tensor, b, h, i);
+        char* bytes = reinterpret_cast<char*>(to);
+        if (count % 2) to[width - 1] = 0;
+        if (tensor.column == 1)
+            std::memcpy(bytes, from, 2 * count);
+        else
+            for (int64_t f = 0; f < count; f++) std::memcpy(bytes + 2 * f, from + f * tensor.column, 2);
+    }
+}
+
 }  // namespace regard

@@ -1,0 +1,172 @@
+"""The native CPU kernel compared with torch's SDPA, which computes the output alone: time, and share of the peak.
+
+The peak is the best rate at which torch multiplies two matrices of 2,048 × 2,048 in the same dtype. An attention of n
+queries and keys counts as 4 · n² · head_dim operations per head forward, 14 forward and backward, half if causal.
+
+Run: ``python benchmarks/native.py``, or some of its sections: ``... forward decode``; for a quick check:
+``--max-keys 512``.
+``REGARD_ISA=avx2`` measures another instruction set; its results are in sections of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+from collections.abc import Callable
+
+import torch
+from timing import paired_times, report, seconds
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+import regard
+from regard.ops.kernels.native.kernel import Native
+
+SEED, HEADS, HEAD_DIM, ROUNDS = 0, 8, 64, 5
+SIZES = ((8, 64), (1, 128), (32, 128), (1, 512), (1, 1024), (1, 4096), (1, 16384))  # batch, tokens
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+MEASURES = ["entropy", "received"]
+FOUR = [*MEASURES, "max", "mean_distance"]
+Ratios = dict[str, list[float]]
+Rates = dict[str, dict[str, float]]
+
+
+class Figures:
+    """Ratios and rates by name."""
+
+    def __init__(self) -> None:
+        self.ratios: Ratios = {}
+        self.rates: Rates = {}
+
+    def compare(self, name: str, ours: Callable[[], object], baseline: Callable[[], object], operations: float) -> None:
+        """Our time relative to the baseline's, and the rates of both in GFLOP/s."""
+        times = paired_times(ours, baseline, ROUNDS)
+        self.ratios[name] = [mine / other for mine, other in times]
+        mine, other = (statistics.median(column) for column in zip(*times, strict=True))
+        self.rates[name] = {
+            "gflops": round(operations / mine / 1e9, 1),
+            "sdpa_gflops": round(operations / other / 1e9, 1),
+            "ms": round(mine * 1e3, 3),
+            "sdpa_ms": round(other * 1e3, 3),
+        }
+
+
+def inputs_of(batch: int, tokens: int, dtype: torch.dtype, heads: int = HEADS) -> list[torch.Tensor]:
+    return [tensor.to(dtype) for tensor in torch.randn(3, batch, heads, tokens, HEAD_DIM)]
+
+
+def label(dtype: torch.dtype, batch: int, tokens: int, what: str) -> str:
+    return f"{str(dtype).removeprefix('torch.')}, {batch} x {tokens}: {what}"
+
+
+def forward(max_keys: int) -> Figures:
+    """The output alone, with two, four and five measures, and causal, relative to SDPA with the same mask."""
+    figures = Figures()
+    for dtype in DTYPES:
+        for batch, tokens in SIZES:
+            if tokens > max_keys:
+                continue
+            qkv = inputs_of(batch, tokens, dtype)
+            operations = 4.0 * batch * HEADS * tokens**2 * HEAD_DIM
+            runs = {"output": (), "entropy and received": MEASURES}
+            if tokens == 4096:
+                runs |= {"four measures": FOUR, "four measures and topk(8)": [*FOUR, regard.TopK(8)]}
+            for what, measures in runs.items():
+                figures.compare(
+                    label(dtype, batch, tokens, what),
+                    lambda qkv=qkv, measures=measures: regard.attend(*qkv, measure=measures),
+                    lambda qkv=qkv: sdpa(*qkv),
+                    operations,
+                )
+            figures.compare(
+                label(dtype, batch, tokens, "causal, entropy and received"),
+                lambda qkv=qkv: regard.attend(*qkv, mask=regard.Causal(), measure=MEASURES),
+                lambda qkv=qkv: sdpa(*qkv, is_causal=True),
+                operations / 2,
+            )
+    return figures
+
+
+def backward(max_keys: int) -> Figures:
+    """Forward and backward, with gradients of the output alone, and of entropy and received."""
+    figures = Figures()
+    for dtype in DTYPES[:2]:
+        for batch, tokens in SIZES[:-1]:
+            if tokens > max_keys:
+                continue
+            qkv = [tensor.requires_grad_() for tensor in inputs_of(batch, tokens, dtype)]
+            random = torch.randn(batch, HEADS, tokens)
+
+            def ours(measures: list[str], qkv=qkv, random=random) -> object:
+                att = regard.attend(*qkv, measure=measures)
+                loss = att.output.sum() + sum((values * random).sum() for values in att.measured.values())
+                return torch.autograd.grad(loss, qkv)
+
+            for what, measures in (("output", []), ("entropy and received", MEASURES)):
+                figures.compare(
+                    label(dtype, batch, tokens, what),
+                    lambda measures=measures, ours=ours: ours(measures),
+                    lambda qkv=qkv: torch.autograd.grad(sdpa(*qkv).sum(), qkv),
+                    14.0 * batch * HEADS * tokens**2 * HEAD_DIM,
+                )
+    return figures
+
+
+def decode(max_keys: int) -> Figures:
+    """One query, 32 heads on 8 heads of keys, head_dim 128, with the received weights."""
+    figures, keys = Figures(), min(4096, max_keys)
+    for dtype in DTYPES[:2]:
+        query = torch.randn(1, 32, 1, 128).to(dtype)
+        key, value = torch.randn(2, 1, 8, keys, 128).to(dtype)
+        figures.compare(
+            label(dtype, 1, keys, "decode with received"),
+            lambda query=query, key=key, value=value: regard.attend(query, key, value, measure="received"),
+            lambda query=query, key=key, value=value: sdpa(query, key, value, enable_gqa=True),
+            4.0 * 32 * keys * 128,
+        )
+    return figures
+
+
+def smallest(max_keys: int) -> Figures:
+    """4 tokens: what a call costs."""
+    figures, qkv = Figures(), inputs_of(1, 4, torch.float32)
+
+    def dense() -> object:
+        weights = (qkv[0] @ qkv[1].mT * HEAD_DIM**-0.5).softmax(-1)
+        return weights @ qkv[2], torch.special.entr(weights).sum(-1), weights.sum(-2)
+
+    ours = lambda: regard.attend(*qkv, measure=MEASURES)  # noqa: E731
+    figures.compare("float32, 1 x 4: entropy and received", ours, lambda: sdpa(*qkv), 4.0 * HEADS * 16 * HEAD_DIM)
+    figures.rates["float32, 1 x 4: dense PyTorch"] = {"ms": round(1e3 * statistics.median(_times(dense)), 4)}
+    return figures
+
+
+def _times(run: Callable[[], object]) -> list[float]:
+    return [seconds(run) for _ in range(200)][50:]
+
+
+def peak(dtype: torch.dtype) -> float:
+    """The best rate of a plain matrix product, GFLOP/s."""
+    left, right = torch.randn(2, 2048, 2048).to(dtype)
+    return 2 * 2048**3 / min(seconds(lambda: left @ right) for _ in range(8)) / 1e9
+
+
+SECTIONS = {"forward": forward, "backward": backward, "decode": decode, "smallest": smallest}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sections", nargs="*", help=f"{', '.join(SECTIONS)}; default: all")
+    parser.add_argument("--max-keys", type=int, default=16384)
+    arguments = parser.parse_args()
+    peaks = {str(dtype).removeprefix("torch."): round(peak(dtype), 1) for dtype in DTYPES[:2]}
+    for name in arguments.sections or SECTIONS:
+        torch.manual_seed(SEED)
+        figures = SECTIONS[name](arguments.max_keys)
+        section = name if not os.environ.get("REGARD_ISA") else f"{name}, {Native().variant()}"
+        settings = {"heads": HEADS, "head_dim": HEAD_DIM, "peak_gflops": peaks, "rates": figures.rates}
+        report("native", figures.ratios, SEED, section=section, **settings)
+
+
+if __name__ == "__main__":
+    main()
