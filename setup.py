@@ -24,6 +24,7 @@ X86_LEVELS = {
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": AVX512,
     "avx512bf16": [*AVX512, "-mavx512bf16"],
+    "amx": [*AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"],
 }
 
 

@@ -21,7 +21,16 @@ from helpers.pairwise import pairwise
 from regard.ops import attend
 from regard.ops.kernels.native.kernel import Native
 from regard.ops.masks import Causal, DenseMask, Documents, Padding, Prefix, Spans, Window
-from regard.ops.measures import Measure, Received
+from regard.ops.measures import (
+    BlockMean,
+    Diagonal,
+    DistanceHistogram,
+    GroupPool,
+    Mass,
+    Measure,
+    Received,
+    TopK,
+)
 from regard.ops.scores import Alibi, Bias, ScaledDotProduct, Sinks, SoftCap, T5RelativeBias
 
 Place = Callable[[Tensor], Tensor]
@@ -85,6 +94,12 @@ def run(
     ]
     measures: dict[str, str | Measure] = {name: name for name in ("entropy", "lse", "received")}
     measures["received of some"] = Received(place(torch.linspace(-1, 1, queries)))
+    if keys % 2:  # the others
+        groups = (place(torch.arange(tokens) // 3 - 1) for tokens in (queries + 3, keys + 3))
+        pool = [group[3:] for group in groups]
+        measures |= {"max": "max", "distance": "mean_distance", "topk": TopK(3), "mass": Mass(Window(2, 1))}
+        measures |= {"histogram": DistanceHistogram(3), "blocks": BlockMean(5), "diagonal": Diagonal(1)}
+        measures["groups"] = GroupPool(*pool)
     of = num_heads, queries, keys
     att = attend(
         *inputs,
@@ -93,7 +108,8 @@ def run(
         measure=measures,
         kernel="native",
     )
-    results = [att.output, *att.measured.values()]
+    parts = [part for x in att.measured.values() for part in (x if isinstance(x, tuple) else (x,))]
+    results = [att.output, *(part for part in parts if part.is_floating_point())]
     given = [place(torch.linspace(-1, 1, x.numel()).view(x.shape).to(x.dtype)) for x in results]
     finite = [torch.where(part.isfinite(), part, 0.0) for part in results]
     return [*results, *torch.autograd.grad(finite, inputs, given)]

@@ -17,6 +17,7 @@ FLAGS = {
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": (AVX512 := [*(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl")), "-mfma", "-mf16c"]),
     "avx512bf16": [*AVX512, "-mavx512bf16"],
+    "amx": [*AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"],
 }
 
 

@@ -57,16 +57,19 @@ class Sdpa(Kernel):
                 return self.run(inputs)
         if value.shape[1] != key.shape[1]:
             value = value.repeat_interleave(query.shape[1] // value.shape[1], 1)
+        mask = _dense_mask(inputs.request)
         output = scaled_dot_product_attention(
             query if query.stride(-1) == 1 else query.contiguous(),
             key if key.stride(-1) == 1 else key.contiguous(),
             value if value.stride(-1) == 1 else value.contiguous(),
-            attn_mask=_dense_mask(inputs.request),
+            attn_mask=mask,
             dropout_p=inputs.dropout,
             is_causal=_is_causal(inputs.request),
             scale=inputs.request.scale,
             enable_gqa=_as_bool(query.shape[1] > key.shape[1]),
         )
+        if mask is not None and device != "cpu":  # in half precision, torch's GPU kernels give rows without keys a mean
+            output = output.masked_fill(~mask.any(-1, keepdim=True), 0.0)
         return output, {}
 
 

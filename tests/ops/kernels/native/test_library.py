@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import regard
-from helpers.ops.native_library import FOLDER, copy_package, python
-from regard.ops.kernels.native.library import LEVELS, library
+from helpers.ops.native_library import FLAGS, FOLDER, SOURCES, copy_package, python
+from regard.ops.kernels.native.library import LEVELS, Library, library
 
 pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"native: {library()}")
 BUILT = Path(regard.__file__).parent / FOLDER
@@ -44,6 +44,21 @@ def test_each_instruction_set_is_right(level):
     if "this processor has" in out:
         pytest.skip(out.strip())
     assert out == f"{level} None\nTrue\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the compiler is called as on Linux")
+def test_the_tiles_of_amx_are_right_where_they_are_emulated(tmp_path):
+    compiler = shutil.which("g++") or pytest.skip("there is no g++")
+    found = library()
+    if not isinstance(found, Library) or found.level not in ("avx512bf16", "amx"):
+        pytest.skip("the processor has no products of bfloat16")
+    folder, environment = copy_package(tmp_path)
+    shutil.copytree(BUILT, folder)
+    flags = ["-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", "-DREGARD_EMULATE_AMX", *FLAGS["avx512bf16"]]
+    sources = [str(path) for path in sorted(SOURCES.glob("*.cpp"))]
+    subprocess.run([compiler, *flags, *sources, "-o", folder / "avx512bf16.so"], check=True)
+    out = run(COMPARE, {**environment, "REGARD_ISA": "avx512bf16"})
+    assert out == "avx512bf16 None\nTrue\n"
 
 
 CALL = """

@@ -216,6 +216,27 @@ def test_a_row_is_the_same_alone_and_in_a_larger_batch(rules, dtype):
         assert_same(alone, {name: result[:, :, rows] for name, result in whole.items()})
 
 
+def with_gradients(inputs, **rules):
+    leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+    results = run(leaves, **rules)
+    weights = {name: torch.linspace(-1, 1, x[0].numel()).view(x[0].shape).to(x.dtype) for name, x in results.items()}
+    loss = sum((weights[name] * x).float().sum() for name, x in results.items())
+    return dict(zip(("query", "key", "value"), torch.autograd.grad(loss, leaves), strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_depend_neither_on_the_threads_nor_on_the_batch(dtype):
+    inputs = tensors(2100, 300, 16, 16, batch=3, heads=4, kv_heads=2, dtype=dtype)
+    torch.set_num_threads(1)
+    once = with_gradients(inputs, mask=Causal())
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        assert_same(with_gradients(inputs, mask=Causal()), once)
+    for b in range(3):
+        alone = with_gradients([tensor[b : b + 1] for tensor in inputs], mask=Causal())
+        assert_same(alone, {name: gradient[b : b + 1] for name, gradient in once.items()})
+
+
 def test_keys_that_a_mask_hides_change_no_bit():
     query, key, value = tensors(20, 300, batch=2)
     hidden = run((query, key, value), mask=Padding(torch.tensor([130, 130])))

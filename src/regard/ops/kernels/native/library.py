@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-LEVELS = ("baseline", "avx2", "avx512", "avx512bf16")
+LEVELS = ("baseline", "avx2", "avx512", "avx512bf16", "amx")
 """Instruction sets, by what `regard_level` returns."""
 
 MIN_WORK_PER_THREAD = 2**17

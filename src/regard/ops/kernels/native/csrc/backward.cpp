@@ -12,7 +12,7 @@
 namespace regard {
 namespace {
 
-constexpr int64_t STEP = 256;      // keys that stay in the first cache while they are multiplied
+constexpr int64_t STEP = 4;      // blocks of keys that stay in the first cache while they are multiplied
 constexpr int64_t BLOCK_ROWS = 48;  // the sums for keys are read and written once for each block of rows
 
 // Rows of a head, (keys, features), as panels of PANEL columns.
@@ -55,7 +55,7 @@ class Backward {
           matrix(call.matrix),
           padded_keys(round_up(matrix.keys, KEY_BLOCK)),
           width(padded_keys + LANES),
-          max_rows(std::min(BLOCK_ROWS, round_up(call.chunk_rows, TILE_ROWS))),
+          max_rows(std::min(BLOCK_ROWS, round_up(call.chunk_rows, ROW_UNIT))),
           value_dim(call.output_gradient.data ? call.value_dim : 0),
           scores(matrix, max_rows),
           key_rows(padded_keys, matrix.head_dim, call.query_gradient != nullptr),
@@ -479,8 +479,8 @@ class Backward {
         const std::vector<int64_t>& active = scores.active;
         std::memset(of_queries.get(), 0, 4 * rows * padded_dim);
         for (size_t a = 0; a < active.size();) {
-            size_t stop = a + 1;  // blocks that follow each other are one
-            while (stop < active.size() && active[stop] == active[stop - 1] + 1 && (stop - a) * KEY_BLOCK < STEP) stop++;
+            size_t stop = a + 1;  // blocks that follow each other are one, at the same places whatever the other rows see
+            while (stop < active.size() && active[stop] == active[stop - 1] + 1 && active[stop] % STEP) stop++;
             const int64_t key = active[a] * KEY_BLOCK, keys = std::min<int64_t>((stop - a) * KEY_BLOCK, matrix.keys - key);
             for (int64_t panel = 0; panel < key_rows.count; panel++)
                 multiply_panel<true>(flow.get() + a * KEY_BLOCK, width, 1, key_rows.at(panel, key), PANEL,
@@ -534,6 +534,7 @@ void add_parts(const float* parts, float* total, int64_t groups, int64_t parts_p
 // Compute the tasks from first to last of a backward pass, as regard_forward does.
 extern "C" int regard_backward(const regard::Call* call, int64_t first, int64_t last) {
     try {
+        const regard::AmxTiles tiles;
         regard::Backward backward(*call);
         for (int64_t task = first; task < last; task++) {
             const int64_t head = task / call->chunks;

@@ -14,9 +14,9 @@
 namespace regard {
 namespace {
 
-constexpr int64_t STEP = 256;  // keys whose values stay in the first cache while they are multiplied
+constexpr int64_t STEP = 4;  // blocks of keys whose values stay in the first cache while they are multiplied
 constexpr int64_t FEW_ROWS = 8;  // up to as many queries, copying the values takes longer than the product
-constexpr int64_t MIN_ROWS = 24, MAX_ROWS = 96;
+constexpr int64_t MIN_ROWS = (24 + ROW_UNIT - 1) / ROW_UNIT * ROW_UNIT, MAX_ROWS = 96;
 
 // What one thread needs for the heads that it computes.
 class Forward {
@@ -52,10 +52,10 @@ class Forward {
   private:
     // Blocks of the same size, as nearly as possible.
     int64_t rows_in_cache(const Call& call) const {
-        const int64_t fit = call.cache_bytes / (4 * width) / TILE_ROWS * TILE_ROWS;
-        const int64_t rows = std::min(std::clamp(fit, MIN_ROWS, MAX_ROWS), round_up(call.chunk_rows, TILE_ROWS));
+        const int64_t fit = call.cache_bytes / (4 * width) / ROW_UNIT * ROW_UNIT;
+        const int64_t rows = std::min(std::clamp(fit, MIN_ROWS, MAX_ROWS), round_up(call.chunk_rows, ROW_UNIT));
         const int64_t blocks = (call.chunk_rows + rows - 1) / rows;
-        return std::min(rows, round_up((call.chunk_rows + blocks - 1) / blocks, TILE_ROWS));
+        return std::min(rows, round_up((call.chunk_rows + blocks - 1) / blocks, ROW_UNIT));
     }
 
     static bool can_stay(const Call& call) {
@@ -81,6 +81,10 @@ class Forward {
 
     // The same with two keys in a float.
     void pack_pairs(int64_t b) {
+        for (int64_t panel = 0; panel < value_panels; panel++) {  // tiles end where a block of keys does
+            const int64_t first = matrix.keys / 2, last = key_blocks * KEY_BLOCK / 2;
+            std::memset(values.get() + (panel * last + first) * PANEL, 0, 4 * (last - first) * PANEL);
+        }
         for (int64_t j = 0; j < matrix.keys; j += 2) {
             const uint16_t* first = at<uint16_t>(call.value, b, value_head, j);
             const uint16_t* second = j + 1 < matrix.keys ? at<uint16_t>(call.value, b, value_head, j + 1) : nullptr;
@@ -129,11 +133,17 @@ class Forward {
             for (int64_t r = 0; r < rows; r++)
                 to_pairs(cells.get() + r * width, active.size() * KEY_BLOCK, cell_pairs.get() + r * width / 2);
         for (size_t a = 0; a < active.size();) {
-            size_t stop = a + 1;  // blocks that follow each other are one
-            while (stop < active.size() && active[stop] == active[stop - 1] + 1 && (stop - a) * KEY_BLOCK < STEP) stop++;
+            size_t stop = a + 1;  // blocks that follow each other are one, at the same places whatever the other rows see
+            while (stop < active.size() && active[stop] == active[stop - 1] + 1 && active[stop] % STEP) stop++;
             const int64_t key = active[a] * KEY_BLOCK, keys = std::min<int64_t>((stop - a) * KEY_BLOCK, matrix.keys - key);
             for (int64_t panel = 0; panel < value_panels; panel++) {
                 const float* from = values.get() + (panel * key_blocks * KEY_BLOCK + key) * PANEL / (is_paired ? 2 : 1);
+                if (HAS_AMX && is_paired) {
+                    multiply_amx(cell_pairs.get() + a * KEY_BLOCK / 2, width / 2, from, PANEL, outputs.get() + panel * PANEL,
+                                 padded, rows, (stop - a) * KEY_BLOCK / 2,
+                                 std::min<int64_t>(PANEL, call.value_dim - panel * PANEL), true);
+                    continue;
+                }
                 if (is_paired) {
                     multiply_panel<true, true>(cell_pairs.get() + a * KEY_BLOCK / 2, width / 2, 1, from, PANEL,
                                                outputs.get() + panel * PANEL, padded, rows, (keys + 1) / 2,
@@ -192,6 +202,7 @@ void add_chunks(const Call& call, const Measure& measure) {
 // Returns 0, or 1 if there is not enough memory.
 extern "C" int regard_forward(const regard::Call* call, int64_t first, int64_t last) {
     try {
+        const regard::AmxTiles tiles;
         regard::Forward forward(*call);
         for (int64_t task = first; task < last; task++) {
             const int64_t head = task / call->chunks;

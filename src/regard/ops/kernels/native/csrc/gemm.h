@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include "amx.h"
 #include "simd.h"
 
 namespace regard {
@@ -14,6 +15,8 @@ constexpr int TILE_ROWS = 6, TILE_VECTORS = 4;
 constexpr int TILE_ROWS = 6, TILE_VECTORS = 2;  // 12 of 16
 #endif
 constexpr int PANEL = TILE_VECTORS * LANES;  // columns of a tile
+constexpr int ROW_UNIT = HAS_AMX ? 48 : TILE_ROWS;  // of which a block of rows has a multiple
+static_assert(ROW_UNIT % TILE_ROWS == 0 && (!HAS_AMX || (ROW_UNIT % AMX_ROWS == 0 && PANEL % AMX_FLOATS == 0)));
 
 // Whether numbers in bfloat16 are multiplied as such: two in each float of A and B, which follow each other in the sum.
 #if defined(__AVX512BF16__)

@@ -18,12 +18,16 @@ class Scores {
           key_blocks(round_up(matrix.keys, KEY_BLOCK) / KEY_BLOCK),
           max_rows(max_rows),
           is_paired(HAS_PAIRS && matrix.query.dtype == BFLOAT16 && matrix.key.dtype == BFLOAT16),
-          key_floats(is_paired ? (matrix.head_dim + 1) / 2 : matrix.head_dim),
+          key_floats(!is_paired ? matrix.head_dim : round_up((matrix.head_dim + 1) / 2, HAS_AMX ? AMX_FLOATS : 1)),
           queries(allocate(max_rows * matrix.head_dim)),
           query_pairs(allocate(is_paired ? max_rows * key_floats : 0)),
           keys(allocate(key_blocks * KEY_BLOCK * key_floats)),
           copy(allocate(LANES * key_floats)),
           masks(max_rows * key_blocks) {
+        if (HAS_AMX && is_paired) {  // what is packed ends before the tiles do
+            std::memset(keys.get(), 0, 4 * key_blocks * KEY_BLOCK * key_floats);
+            std::memset(query_pairs.get(), 0, 4 * max_rows * key_floats);
+        }
         for (int64_t s = 0; s < matrix.score_steps; s++)
             if (matrix.scores[s].kind == ADD_RELATIVE) relative.resize(2 * matrix.scores[s].shift + 1);
     }
@@ -33,19 +37,19 @@ class Scores {
         const int64_t kv_head = h / (matrix.heads / matrix.kv_heads);
         if (packed == b * matrix.kv_heads + kv_head) return;
         packed = b * matrix.kv_heads + kv_head;
-        pack_panels(matrix.key, b, kv_head, matrix.keys, matrix.head_dim, keys.get(), copy.get(), is_paired);
+        pack_panels(matrix.key, b, kv_head, matrix.keys, matrix.head_dim, keys.get(), copy.get(), is_paired, key_floats);
     }
 
     // Rows of a tensor as panels of PANEL rows, with a row for each feature: panel[f][row].
     //
     // Rows that are missing are 0, as far as a vector reaches. With `is_paired`, a float is two features in bfloat16.
-    // `copy` has room for LANES rows.
+    // `copy` has room for LANES rows; a panel has `panel_floats` rows, or as many as there are features.
     static void pack_panels(const Strided& tensor, int64_t b, int64_t h, int64_t rows, int64_t features, float* to,
-                            float* copy, bool is_paired = false) {
+                            float* copy, bool is_paired = false, int64_t panel_floats = 0) {
         const int64_t width = is_paired ? (features + 1) / 2 : features;
         const bool is_direct = tensor.column == 1 && (is_paired ? features % 2 == 0 : tensor.dtype == FLOAT32);
         for (int64_t first = 0; first < rows; first += LANES) {
-            float* panel = to + first / PANEL * PANEL * width + first % PANEL;
+            float* panel = to + first / PANEL * PANEL * std::max(width, panel_floats) + first % PANEL;
             const int64_t count = std::min<int64_t>(LANES, rows - first);
             const char* from[LANES];
             if (!is_direct && is_paired) read_pairs(tensor, b, h, first, first + count, features, copy, width);
@@ -113,7 +117,12 @@ class Scores {
         for (int64_t j = 0; j < count_keys(a); j += PANEL) {
             const float* panel = keys.get() + (active[a] * KEY_BLOCK + j) * key_floats;
             const int64_t columns = std::min<int64_t>(PANEL, count_keys(a) - j);
-            if (is_paired)
+            if (HAS_AMX && is_paired) {
+                multiply_amx(query_pairs.get(), key_floats, panel, PANEL, to + j, width, rows, key_floats, columns, false);
+                for (int64_t r = 0; r < rows; r++)
+                    for (int64_t i = 0; i < columns; i += LANES)
+                        store(to + r * width + j + i, load(to + r * width + j + i) * matrix.scale);
+            } else if (is_paired)
                 multiply_panel<false, true>(query_pairs.get(), key_floats, 1, panel, PANEL, to + j, width, rows, key_floats,
                                             columns, matrix.scale);
             else

@@ -1,0 +1,59 @@
+"""Dropout of the native kernel: the same cells forward and backward, as many as requested, and independent ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from regard.ops import attend
+from regard.ops.kernels.native.library import library
+from regard.ops.masks import Causal
+
+pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"native: {library()}")
+P = 0.3
+
+
+def dropped(query, key, value, **options):
+    torch.manual_seed(1)
+    return attend(query, key, value, mask=Causal(), dropout=P, kernel="native", **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_outputs_and_gradients_are_those_of_the_weights_that_are_left(dtype):
+    random = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(2, 4, 150, 16, generator=random).to(dtype) for _ in range(3))
+    identity = torch.eye(150, dtype=dtype).expand(2, 4, 150, 150)  # so the output is the weights
+    kept = dropped(query, key, identity).output != 0
+    leaves = [tensor.clone().requires_grad_() for tensor in (query, key, value)]
+    att = dropped(*leaves, measure=["entropy", "received"])
+    exact = [tensor.double().requires_grad_() for tensor in (query, key, value)]
+    scores = (exact[0] @ exact[1].mT / 4).masked_fill(torch.ones(150, 150).triu(1).bool(), -torch.inf)
+    weights = scores.softmax(-1)
+    output = (weights * kept / (1 - P)) @ exact[2]
+    tolerance = 1e-5 if dtype == torch.float32 else 3e-2
+    torch.testing.assert_close(att.output.double(), output, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(att.measured["received"].double(), weights.sum(2), rtol=1e-5, atol=1e-5)
+    random_gradient = torch.randn(output.shape, generator=random)
+    entropy = -(weights * weights.clamp(min=1e-300).log()).sum(-1)  # with a gradient where a weight is 0
+    losses = (
+        (att.output * random_gradient.to(dtype)).sum() + att.measured["entropy"].sum(),
+        (output * random_gradient.to(dtype)).sum() + entropy.sum(),
+    )
+    for ours, truth in zip(torch.autograd.grad(losses[0], leaves), torch.autograd.grad(losses[1], exact), strict=True):
+        torch.testing.assert_close(ours.double(), truth, rtol=tolerance, atol=tolerance * 3)
+
+
+def test_each_cell_is_dropped_with_the_probability_and_independently():
+    query = torch.zeros(2, 4, 256, 16)
+    identity = torch.eye(256).expand(2, 4, 256, 256)
+    torch.manual_seed(2)
+    kept = (attend(query, query, identity, dropout=P, kernel="native").output != 0).float()
+    deviation = (P * (1 - P) / kept.numel()) ** 0.5
+    assert abs(kept.mean().item() - (1 - P)) < 4 * deviation
+    centered = kept - kept.mean()
+    for shift in ((0, 0, 0, 1), (0, 0, 1, 0), (0, 1, 0, 0), (1, 0, 0, 0), (0, 0, 1, 1), (0, 0, 0, 16)):
+        product = centered * centered.roll(shift, (0, 1, 2, 3))
+        assert abs(product.mean().item()) < 5 * P * (1 - P) / kept.numel() ** 0.5, shift
+    torch.manual_seed(3)
+    other = (attend(query, query, identity, dropout=P, kernel="native").output != 0).float()
+    assert abs((centered * (other - other.mean())).mean().item()) < 5 * P * (1 - P) / kept.numel() ** 0.5
