@@ -3,6 +3,7 @@ PYTHON ?= python3
 WORKERS ?= auto
 BIN := .venv/bin
 SCRIPTS := tests/explore/js
+CPP := $(wildcard src/regard/ops/kernels/native/csrc/*)
 
 IT := layer=encoder.2&head=0&token=source.9&sort=selection
 
@@ -25,12 +26,14 @@ check: .venv/ready
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/codespell
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
 	@if command -v npm >/dev/null; then $(SCRIPTS)/node_modules/.bin/biome ci --log-level=warn; \
 		else echo "npm is missing, so the explorer's JavaScript and CSS are not checked"; fi
 
 format: .venv/ready
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
+	$(BIN)/clang-format -i $(CPP)
 	@if command -v npm >/dev/null; then $(SCRIPTS)/node_modules/.bin/biome check --write --log-level=warn; fi
 
 # Builds the documentation into build/site; index.html opens from disk.

@@ -68,11 +68,10 @@ class Native(Blockwise):
 
     def inefficient_reasons(self, inputs: KernelInputs) -> Iterator[str]:
         """The output alone of a small call, or in a compiled program, which plans SDPA with what is around it."""
-        if inputs.measures or inputs.dropout or not Sdpa().suits(inputs):
+        if inputs.measures or inputs.dropout:
             return
-        batch, heads, queries, keys = inputs.request.shape
-        features = inputs.request.query.shape[3] * 2
-        if torch.compiler.is_compiling() or batch * heads * queries * keys * features < MIN_WORK:
+        work = 2 * math.prod(inputs.request.shape) * inputs.request.query.shape[3]
+        if (torch.compiler.is_compiling() or work < MIN_WORK) and Sdpa().suits(inputs):
             yield "SDPA computes the output alone faster"
 
     def forward(self, inputs: KernelInputs, options: RunOptions) -> tuple[Tensor | None, MeasureResults]:

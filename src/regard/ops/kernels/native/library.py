@@ -21,8 +21,8 @@ LEVELS = ("baseline", "avx2", "avx512", "avx512bf16", "amx")
 MIN_WORK_PER_THREAD = 2**17
 """Multiply-adds for which a second thread pays off, about ten microseconds."""
 
-MAX_WORK = 2**35
-"""Multiply-adds after which Python can notice Ctrl-C, less than a second."""
+MAX_WORK = 2**33
+"""Multiply-adds after which Python can notice Ctrl-C: less than a second on one core."""
 
 
 INT, POINTER = ctypes.c_int64, ctypes.c_void_p

@@ -83,10 +83,10 @@ class AmxTiles {
 
 // C (+)= A B, where a float of A and B is a pair of bfloat16, and strides are in floats.
 //
-// Whole tiles are read and written: A and C have rows to the next multiple of 16, B and C so many columns, and `steps` is
-// a multiple of 16.
-inline void multiply_amx(const float* a, int64_t a_row, const float* b, int64_t b_row, float* c, int64_t c_row, int64_t rows,
-                         int64_t steps, int64_t columns, bool adds) {
+// Whole tiles are read and written: A and C have rows to the next multiple of 16, B and C so many columns, and `steps`
+// is a multiple of 16.
+inline void multiply_amx(const float* a, int64_t a_row, const float* b, int64_t b_row, float* c, int64_t c_row,
+                         int64_t rows, int64_t steps, int64_t columns, bool adds) {
 #if defined(__AMX_BF16__) || defined(REGARD_EMULATE_AMX)
     __asm__ volatile("" ::: "memory");  // the instructions do not tell the compiler what they read and write
     for (int64_t r = 0; r < rows; r += 2 * AMX_ROWS) {
@@ -129,7 +129,8 @@ inline void multiply_amx(const float* a, int64_t a_row, const float* b, int64_t 
     }
     __asm__ volatile("" ::: "memory");
 #else
-    (void)a, (void)a_row, (void)b, (void)b_row, (void)c, (void)c_row, (void)rows, (void)steps, (void)columns, (void)adds;
+    (void)a, (void)a_row, (void)b, (void)b_row, (void)c, (void)c_row, (void)rows, (void)steps, (void)columns,
+        (void)adds;
 #endif
 }
 

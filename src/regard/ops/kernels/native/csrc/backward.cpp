@@ -12,14 +12,17 @@
 namespace regard {
 namespace {
 
-constexpr int64_t STEP = 4;      // blocks of keys that stay in the first cache while they are multiplied
+constexpr int64_t STEP = 4;         // blocks of keys that stay in the first cache while they are multiplied
 constexpr int64_t BLOCK_ROWS = 48;  // the sums for keys are read and written once for each block of rows
 
 // Rows of a head, (keys, features), as panels of PANEL columns.
 class Panels {
   public:
     Panels(int64_t keys, int64_t features, bool is_used)
-        : keys(keys), features(features), count(is_used ? round_up(features, PANEL) / PANEL : 0), width(count * PANEL),
+        : keys(keys),
+          features(features),
+          count(is_used ? round_up(features, PANEL) / PANEL : 0),
+          width(count * PANEL),
           data(allocate(keys * width)) {}
 
     float* at(int64_t panel, int64_t key) { return data.get() + (panel * keys + key) * PANEL; }
@@ -29,7 +32,8 @@ class Panels {
     void read(const Strided& tensor, int64_t b, int64_t h, int64_t rows) {
         for (int64_t panel = 0; panel < count; panel++) {
             Strided part = tensor;
-            part.data = static_cast<const char*>(part.data) + panel * PANEL * part.column * (part.dtype == FLOAT32 ? 4 : 2);
+            part.data =
+                static_cast<const char*>(part.data) + panel * PANEL * part.column * (part.dtype == FLOAT32 ? 4 : 2);
             read_rows(part, b, h, 0, rows, std::min<int64_t>(PANEL, features - panel * PANEL), at(panel, 0), PANEL);
         }
     }
@@ -67,10 +71,14 @@ class Backward {
         for (int64_t m = 0; m < call.measure_count; m++) {
             const Measure& measure = call.measures[m];
             if (measure.gradient == nullptr && measure.second_gradient == nullptr) continue;
-            if (measure.kind == RECEIVED) extra += 1;
-            else if (measure.kind == TRANSPOSED) extra += measure.width;
-            else if (measure.kind == ENTROPY) has_entropy = true;
-            if (measure.kind == DIVERGENCE) divergences.emplace_back(m, std::make_unique<Divergence>(measure, scores, width));
+            if (measure.kind == RECEIVED)
+                extra += 1;
+            else if (measure.kind == TRANSPOSED)
+                extra += measure.width;
+            else if (measure.kind == ENTROPY)
+                has_entropy = true;
+            if (measure.kind == DIVERGENCE)
+                divergences.emplace_back(m, std::make_unique<Divergence>(measure, scores, width));
             if (measure.kind == TOP) tops.resize(max_rows, Top(0));
             if (measure.kind == MAX) strongest.resize(max_rows);
         }
@@ -102,7 +110,8 @@ class Backward {
         for (int64_t first = chunk * call.chunk_rows; first < stop; first += max_rows)
             run_block(b, h, first, std::min(max_rows, stop - first));
         if (call.key_gradient) of_keys.write(call.key_gradient + part * matrix.keys * matrix.head_dim, matrix.keys);
-        if (call.value_gradient) of_values.write(call.value_gradient + part * matrix.keys * call.value_dim, matrix.keys);
+        if (call.value_gradient)
+            of_values.write(call.value_gradient + part * matrix.keys * call.value_dim, matrix.keys);
         if (call.sinks_gradient) call.sinks_gradient[part] = of_sink;
     }
 
@@ -142,13 +151,14 @@ class Backward {
         for (size_t a = 0; a < scores.active.size(); a++)
             scores.compute(a, weights.get() + a * KEY_BLOCK, width, slopes ? slopes.get() + a * KEY_BLOCK : nullptr);
         find_keys();
-        for (auto& [_, divergence] : divergences) divergence->see_scores(weights.get());
+        for (auto& [_, divergence] : divergences) divergence->before_softmax(weights.get());
         const float sink = matrix.sinks ? matrix.sinks[scores.head_of_rules(h)] : -INFINITY;
         for (int64_t r = 0; r < rows; r++) {
             float* row = weights.get() + r * width;
             if (has_entropy)
-                row_sums[r] = softmax<true>(row, count, padded, sink, (of_entropy ? of_entropy : flow).get() + r * width,
-                                            -row_gradient(ENTROPY, r));
+                row_sums[r] =
+                    softmax<true>(row, count, padded, sink, (of_entropy ? of_entropy : flow).get() + r * width,
+                                  -row_gradient(ENTROPY, r));
             else
                 row_sums[r] = softmax(row, count, padded, sink);
         }
@@ -169,7 +179,8 @@ class Backward {
     float row_gradient(MeasureKind kind, int64_t r) const {
         float sum = 0;
         for (int64_t m = 0; m < call.measure_count; m++)
-            if (call.measures[m].kind == kind && call.measures[m].gradient) sum += call.measures[m].gradient[place_of_row(r)];
+            if (call.measures[m].kind == kind && call.measures[m].gradient)
+                sum += call.measures[m].gradient[place_of_row(r)];
         return sum;
     }
 
@@ -208,8 +219,8 @@ class Backward {
                     for (int64_t r = 0; r < rows; r++) std::memset(to + r * width, 0, 4 * PANEL);
                 if (columns <= 0) continue;
                 if (value_dim)
-                    multiply_panel<true>(output_rows.get(), padded_value_dim, 1, values.get() + key * value_dim, PANEL, to,
-                                         width, rows, value_dim, columns);
+                    multiply_panel<true>(output_rows.get(), padded_value_dim, 1, values.get() + key * value_dim, PANEL,
+                                         to, width, rows, value_dim, columns);
                 if (call.dropout > 0) drop(to, key);
                 if (extra)
                     multiply_panel<true>(extra_rows.get(), extra, 1, extra_values.get() + key * extra, PANEL, to, width,
@@ -231,7 +242,8 @@ class Backward {
             for (int64_t r = 0; r < scores.rows; r++) {
                 float* to = extra_rows.get() + r * extra + column;
                 if (measure.values.data)
-                    read_rows(measure.values, scores.b, scores.h, scores.first + r, scores.first + r + 1, columns, to, columns);
+                    read_rows(measure.values, scores.b, scores.h, scores.first + r, scores.first + r + 1, columns, to,
+                              columns);
                 else
                     *to = 1;
             }
@@ -392,7 +404,8 @@ class Backward {
         const int64_t position = scores.position(r);
         if (step.kind == SOFT_CAP) {
             const float* slope = slopes.get() + r * width;
-            for (size_t j = 0; j < scores.active.size() * KEY_BLOCK; j += LANES) store(row + j, load(row + j) * load(slope + j));
+            for (size_t j = 0; j < scores.active.size() * KEY_BLOCK; j += LANES)
+                store(row + j, load(row + j) * load(slope + j));
             return;
         }
         if (step.gradient == nullptr && step.kind != ADD_RELATIVE) return;
@@ -459,7 +472,8 @@ class Backward {
     // dK += dS^T Q
     void add_to_keys() {
         for (int64_t r = 0; r < scores.rows; r++) {
-            std::memcpy(query_rows.get() + r * padded_dim, scores.queries.get() + r * matrix.head_dim, 4 * matrix.head_dim);
+            std::memcpy(query_rows.get() + r * padded_dim, scores.queries.get() + r * matrix.head_dim,
+                        4 * matrix.head_dim);
             std::memset(query_rows.get() + r * padded_dim + matrix.head_dim, 0, 4 * (padded_dim - matrix.head_dim));
         }
         multiply_transposed(flow.get(), query_rows.get(), of_keys);
@@ -469,8 +483,8 @@ class Backward {
         for (size_t a = 0; a < scores.active.size(); a++)
             for (int64_t panel = 0; panel < sums.count; panel++)
                 multiply_panel<true>(cells + a * KEY_BLOCK, 1, width, rows + panel * PANEL, sums.width,
-                                     sums.at(panel, scores.active[a] * KEY_BLOCK), PANEL, scores.count_keys(a), scores.rows,
-                                     sums.features - panel * PANEL);
+                                     sums.at(panel, scores.active[a] * KEY_BLOCK), PANEL, scores.count_keys(a),
+                                     scores.rows, sums.features - panel * PANEL);
     }
 
     // dQ = scale dS K
@@ -479,12 +493,15 @@ class Backward {
         const std::vector<int64_t>& active = scores.active;
         std::memset(of_queries.get(), 0, 4 * rows * padded_dim);
         for (size_t a = 0; a < active.size();) {
-            size_t stop = a + 1;  // blocks that follow each other are one, at the same places whatever the other rows see
+            // Blocks that follow each other are one, divided at the same places whatever the other rows see.
+            size_t stop = a + 1;
             while (stop < active.size() && active[stop] == active[stop - 1] + 1 && active[stop] % STEP) stop++;
-            const int64_t key = active[a] * KEY_BLOCK, keys = std::min<int64_t>((stop - a) * KEY_BLOCK, matrix.keys - key);
+            const int64_t key = active[a] * KEY_BLOCK;
+            const int64_t keys = std::min<int64_t>((stop - a) * KEY_BLOCK, matrix.keys - key);
             for (int64_t panel = 0; panel < key_rows.count; panel++)
                 multiply_panel<true>(flow.get() + a * KEY_BLOCK, width, 1, key_rows.at(panel, key), PANEL,
-                                     of_queries.get() + panel * PANEL, padded_dim, rows, keys, matrix.head_dim - panel * PANEL);
+                                     of_queries.get() + panel * PANEL, padded_dim, rows, keys,
+                                     matrix.head_dim - panel * PANEL);
             a = stop;
         }
         for (int64_t r = 0; r < rows; r++) {
@@ -506,10 +523,10 @@ class Backward {
     int64_t packed_key = -1, packed_value = -1;
     bool has_entropy = false;
     float of_sink = 0;
-    FloatArray weights;  // not divided by their sums
-    FloatArray flow;     // A, then dS
+    FloatArray weights;     // not divided by their sums
+    FloatArray flow;        // A, then dS
     FloatArray of_entropy;  // its part of A, where dropout must not touch it
-    FloatArray slopes;   // of the soft-cap
+    FloatArray slopes;      // of the soft-cap
     FloatArray values, extra_values, extra_rows, scratch, output_rows, query_rows, of_queries, relative;
     std::vector<RowSums> row_sums;
     std::vector<std::pair<int64_t, std::unique_ptr<Divergence>>> divergences;  // by number of the measure

@@ -74,7 +74,7 @@ enum MeasureKind : int64_t {
     // A number, or several, for each row.
     ENTROPY,
     LSE,
-    MAX,            // result: the weight, second: the score
+    MAX,  // result: the weight, second: the score
     MEAN_DISTANCE,
     MASS,           // on the cells of a mask
     DIAGONAL,       // number: the distance
@@ -98,7 +98,7 @@ struct Measure {
     Strided values, row_groups, key_groups;
     Mask mask;
     const Matrix* other;
-    float* result;   // contiguous, except for the sums over rows, which are `stride` apart
+    float* result;  // contiguous, except for the sums over rows, which are `stride` apart
     void* second;
     float* by_chunk;  // of sums over rows, where there are several chunks
     int64_t stride;

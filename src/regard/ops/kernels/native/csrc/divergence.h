@@ -10,13 +10,17 @@ namespace regard {
 class Divergence {
   public:
     Divergence(const Measure& measure, const Scores& scores, int64_t width)
-        : measure(measure), scores(scores), width(width), other(*measure.other, scores.max_rows),
-          own(allocate(scores.max_rows * width)), terms(allocate(scores.max_rows * KEY_BLOCK)) {}
+        : measure(measure),
+          scores(scores),
+          width(width),
+          other(*measure.other, scores.max_rows),
+          own(allocate(scores.max_rows * width)),
+          terms(allocate(scores.max_rows * KEY_BLOCK)) {}
 
     void pack(int64_t b, int64_t h) { other.pack(b, h); }
 
     // While the cells are scores.
-    void see_scores(const float* cells) {
+    void before_softmax(const float* cells) {
         std::memcpy(own.get(), cells, 4 * scores.rows * width);
         other.set_rows(scores.b, scores.h, scores.first, scores.rows, scores.active);
     }

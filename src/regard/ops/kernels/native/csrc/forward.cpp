@@ -14,7 +14,7 @@
 namespace regard {
 namespace {
 
-constexpr int64_t STEP = 4;  // blocks of keys whose values stay in the first cache while they are multiplied
+constexpr int64_t STEP = 4;      // blocks of keys whose values stay in the first cache while they are multiplied
 constexpr int64_t FEW_ROWS = 8;  // up to as many queries, copying the values takes longer than the product
 constexpr int64_t MIN_ROWS = (24 + ROW_UNIT - 1) / ROW_UNIT * ROW_UNIT, MAX_ROWS = 96;
 
@@ -104,11 +104,12 @@ class Forward {
     void run_block(int64_t b, int64_t h, int64_t first, int64_t rows) {
         scores.set_rows(b, h, first, rows);
         for (size_t a = 0; a < scores.active.size(); a++) scores.compute(a, cells.get() + a * KEY_BLOCK, width);
-        measures.see_scores(cells.get());
+        measures.before_softmax(cells.get());
         const float sink = matrix.sinks ? matrix.sinks[scores.head_of_rules(h)] : -INFINITY;
         for (int64_t r = 0; r < rows; r++)
-            row_sums[r] = softmax(cells.get() + r * width, scores.count_cells(), scores.active.size() * KEY_BLOCK, sink);
-        measures.see_weights(cells.get(), row_sums.data());
+            row_sums[r] =
+                softmax(cells.get() + r * width, scores.count_cells(), scores.active.size() * KEY_BLOCK, sink);
+        measures.after_softmax(cells.get(), row_sums.data());
         if (!value_panels) return;
         if (call.dropout > 0)
             for (int64_t r = 0; r < rows; r++) drop(r, cells.get() + r * width);
@@ -133,14 +134,16 @@ class Forward {
             for (int64_t r = 0; r < rows; r++)
                 to_pairs(cells.get() + r * width, active.size() * KEY_BLOCK, cell_pairs.get() + r * width / 2);
         for (size_t a = 0; a < active.size();) {
-            size_t stop = a + 1;  // blocks that follow each other are one, at the same places whatever the other rows see
+            // Blocks that follow each other are one, divided at the same places whatever the other rows see.
+            size_t stop = a + 1;
             while (stop < active.size() && active[stop] == active[stop - 1] + 1 && active[stop] % STEP) stop++;
-            const int64_t key = active[a] * KEY_BLOCK, keys = std::min<int64_t>((stop - a) * KEY_BLOCK, matrix.keys - key);
+            const int64_t key = active[a] * KEY_BLOCK;
+            const int64_t keys = std::min<int64_t>((stop - a) * KEY_BLOCK, matrix.keys - key);
             for (int64_t panel = 0; panel < value_panels; panel++) {
                 const float* from = values.get() + (panel * key_blocks * KEY_BLOCK + key) * PANEL / (is_paired ? 2 : 1);
                 if (HAS_AMX && is_paired) {
-                    multiply_amx(cell_pairs.get() + a * KEY_BLOCK / 2, width / 2, from, PANEL, outputs.get() + panel * PANEL,
-                                 padded, rows, (stop - a) * KEY_BLOCK / 2,
+                    multiply_amx(cell_pairs.get() + a * KEY_BLOCK / 2, width / 2, from, PANEL,
+                                 outputs.get() + panel * PANEL, padded, rows, (stop - a) * KEY_BLOCK / 2,
                                  std::min<int64_t>(PANEL, call.value_dim - panel * PANEL), true);
                     continue;
                 }

@@ -14,7 +14,7 @@ constexpr int TILE_ROWS = 6, TILE_VECTORS = 4;
 #else
 constexpr int TILE_ROWS = 6, TILE_VECTORS = 2;  // 12 of 16
 #endif
-constexpr int PANEL = TILE_VECTORS * LANES;  // columns of a tile
+constexpr int PANEL = TILE_VECTORS * LANES;         // columns of a tile
 constexpr int ROW_UNIT = HAS_AMX ? 48 : TILE_ROWS;  // of which a block of rows has a multiple
 static_assert(ROW_UNIT % TILE_ROWS == 0 && (!HAS_AMX || (ROW_UNIT % AMX_ROWS == 0 && PANEL % AMX_FLOATS == 0)));
 
@@ -75,26 +75,34 @@ inline void multiply_rows(const float* a, int64_t a_row, int64_t a_step, const f
     a += r * a_row;
     c += r * c_row;
     switch (rows - r) {
-        case 5: return multiply_tile<5, VECTORS, ADD, PAIRS>(a, a_row, a_step, b, b_row, c, c_row, steps, scale);
-        case 4: return multiply_tile<4, VECTORS, ADD, PAIRS>(a, a_row, a_step, b, b_row, c, c_row, steps, scale);
-        case 3: return multiply_tile<3, VECTORS, ADD, PAIRS>(a, a_row, a_step, b, b_row, c, c_row, steps, scale);
-        case 2: return multiply_tile<2, VECTORS, ADD, PAIRS>(a, a_row, a_step, b, b_row, c, c_row, steps, scale);
-        case 1: return multiply_tile<1, VECTORS, ADD, PAIRS>(a, a_row, a_step, b, b_row, c, c_row, steps, scale);
+        case 5:
+            return multiply_tile<5, VECTORS, ADD, PAIRS>(a, a_row, a_step, b, b_row, c, c_row, steps, scale);
+        case 4:
+            return multiply_tile<4, VECTORS, ADD, PAIRS>(a, a_row, a_step, b, b_row, c, c_row, steps, scale);
+        case 3:
+            return multiply_tile<3, VECTORS, ADD, PAIRS>(a, a_row, a_step, b, b_row, c, c_row, steps, scale);
+        case 2:
+            return multiply_tile<2, VECTORS, ADD, PAIRS>(a, a_row, a_step, b, b_row, c, c_row, steps, scale);
+        case 1:
+            return multiply_tile<1, VECTORS, ADD, PAIRS>(a, a_row, a_step, b, b_row, c, c_row, steps, scale);
     }
 }
 
 // The same for up to PANEL columns, in whole vectors.
 template <bool ADD, bool PAIRS = false>
 inline void multiply_panel(const float* a, int64_t a_row, int64_t a_step, const float* b, int64_t b_row, float* c,
-                           int64_t c_row, int64_t rows, int64_t steps, int64_t columns = PANEL,
-                           float scale = 1) {
+                           int64_t c_row, int64_t rows, int64_t steps, int64_t columns = PANEL, float scale = 1) {
     switch ((columns + LANES - 1) / LANES) {
-        case 1: return multiply_rows<1, ADD, PAIRS>(a, a_row, a_step, b, b_row, c, c_row, rows, steps, scale);
+        case 1:
+            return multiply_rows<1, ADD, PAIRS>(a, a_row, a_step, b, b_row, c, c_row, rows, steps, scale);
 #if REGARD_LANES == 16 || defined(__aarch64__)
-        case 2: return multiply_rows<2, ADD, PAIRS>(a, a_row, a_step, b, b_row, c, c_row, rows, steps, scale);
-        case 3: return multiply_rows<3, ADD, PAIRS>(a, a_row, a_step, b, b_row, c, c_row, rows, steps, scale);
+        case 2:
+            return multiply_rows<2, ADD, PAIRS>(a, a_row, a_step, b, b_row, c, c_row, rows, steps, scale);
+        case 3:
+            return multiply_rows<3, ADD, PAIRS>(a, a_row, a_step, b, b_row, c, c_row, rows, steps, scale);
 #endif
-        default: return multiply_rows<TILE_VECTORS, ADD, PAIRS>(a, a_row, a_step, b, b_row, c, c_row, rows, steps, scale);
+        default:
+            return multiply_rows<TILE_VECTORS, ADD, PAIRS>(a, a_row, a_step, b, b_row, c, c_row, rows, steps, scale);
     }
 }
 

@@ -37,7 +37,7 @@ class MaskRow {
             const MaskStep& step = mask.steps[s];
             if (step.kind == AND || step.kind == OR) {
                 KeyRange b = stack[--depth], a = stack[--depth];
-                stack[depth++] = step.kind == AND ? KeyRange{std::max(a.start, b.start), std::min(a.stop, b.stop)}
+                stack[depth++] = step.kind == AND    ? KeyRange{std::max(a.start, b.start), std::min(a.stop, b.stop)}
                                  : a.start >= a.stop ? b
                                  : b.start >= b.stop ? a
                                                      : KeyRange{std::min(a.start, b.start), std::max(a.stop, b.stop)};

@@ -59,7 +59,8 @@ class Measures {
                 columns += padded_keys * states.back().panels * PANEL;
                 most = std::max(most, states.back().panels * PANEL);
             }
-            if (measure.kind == DIVERGENCE) states.back().divergence = std::make_unique<Divergence>(measure, scores, width);
+            if (measure.kind == DIVERGENCE)
+                states.back().divergence = std::make_unique<Divergence>(measure, scores, width);
         }
         sums = allocate(columns);
         column_count = columns;
@@ -78,10 +79,10 @@ class Measures {
     }
 
     // While the cells are scores.
-    void see_scores(const float* cells) {
+    void before_softmax(const float* cells) {
         for (int64_t m = 0; m < call.measure_count; m++) {
             const Measure& measure = call.measures[m];
-            if (measure.kind == DIVERGENCE) states[m].divergence->see_scores(cells);
+            if (measure.kind == DIVERGENCE) states[m].divergence->before_softmax(cells);
             if (measure.kind != TOP) continue;
             Top top(measure.number);
             for (int64_t r = 0; r < scores.rows; r++) {
@@ -96,15 +97,25 @@ class Measures {
     }
 
     // When they are weights, not yet divided by their sum.
-    void see_weights(const float* cells, const RowSums* rows) {
+    void after_softmax(const float* cells, const RowSums* rows) {
         for (int64_t m = 0; m < call.measure_count; m++) {
             const Measure& measure = call.measures[m];
             switch (measure.kind) {
-                case RECEIVED: add_received(measure, states[m], cells, rows); break;
-                case TRANSPOSED: add_transposed(measure, states[m], cells, rows); break;
-                case BLOCK_MEANS: add_block_means(measure, cells, rows); break;
-                case GROUPS: add_groups(measure, states[m], cells, rows); break;
-                case DIVERGENCE: measure_divergence(measure, *states[m].divergence, cells, rows); break;
+                case RECEIVED:
+                    add_received(measure, states[m], cells, rows);
+                    break;
+                case TRANSPOSED:
+                    add_transposed(measure, states[m], cells, rows);
+                    break;
+                case BLOCK_MEANS:
+                    add_block_means(measure, cells, rows);
+                    break;
+                case GROUPS:
+                    add_groups(measure, states[m], cells, rows);
+                    break;
+                case DIVERGENCE:
+                    measure_divergence(measure, *states[m].divergence, cells, rows);
+                    break;
                 default:
                     for (int64_t r = 0; r < scores.rows; r++) measure_row(measure, r, cells + r * width, rows[r]);
             }
@@ -151,17 +162,28 @@ class Measures {
             case ENTROPY:  // -sum of P log P, where log P = s - shift - log_total
                 to[place] = sums.sum == 0 ? 0 : larger_or_nan((sums.log_total * sums.sum - sums.dot) * sums.factor);
                 break;
-            case LSE: to[place] = sums.factor == 0 ? -INFINITY : sums.shift + sums.log_total; break;
+            case LSE:
+                to[place] = sums.factor == 0 ? -INFINITY : sums.shift + sums.log_total;
+                break;
             case MAX: {
                 const bool is_nan = sums.factor != sums.factor;
-                to[place] = sums.largest == -INFINITY && !is_nan ? 0 : std::exp(sums.largest - sums.shift) * sums.factor;
+                to[place] =
+                    sums.largest == -INFINITY && !is_nan ? 0 : std::exp(sums.largest - sums.shift) * sums.factor;
                 static_cast<float*>(measure.second)[place] = is_nan ? NAN : sums.largest;
                 break;
             }
-            case MEAN_DISTANCE: to[place] = mean_distance(r, row) * sums.factor; break;
-            case MASS: to[place] = mass(measure, r, row) * sums.factor; break;
-            case DIAGONAL: to[place] = cell(row, scores.position(r) + measure.number) * sums.factor; break;
-            case HISTOGRAM: measure_histogram(measure, r, row, sums.factor, to + place * (2 * measure.number + 1)); break;
+            case MEAN_DISTANCE:
+                to[place] = mean_distance(r, row) * sums.factor;
+                break;
+            case MASS:
+                to[place] = mass(measure, r, row) * sums.factor;
+                break;
+            case DIAGONAL:
+                to[place] = cell(row, scores.position(r) + measure.number) * sums.factor;
+                break;
+            case HISTOGRAM:
+                measure_histogram(measure, r, row, sums.factor, to + place * (2 * measure.number + 1));
+                break;
             case TOP:
                 for (int64_t k = 0; k < measure.number; k++) {
                     float& value = to[place * measure.number + k];
@@ -170,8 +192,11 @@ class Measures {
                                                        : std::exp(value - sums.shift) * sums.factor;
                 }
                 break;
-            case CELLS_OF_ROWS: copy_cells(measure, row, sums.factor, to + place * measure.width); break;
-            default: break;
+            case CELLS_OF_ROWS:
+                copy_cells(measure, row, sums.factor, to + place * measure.width);
+                break;
+            default:
+                break;
         }
     }
 
@@ -280,7 +305,8 @@ class Measures {
     void add_received(const Measure& measure, const State& state, const float* cells, const RowSums* rows) {
         for (int64_t r = 0; r < scores.rows; r++) {
             const Strided& weights = measure.values;
-            factors[r] = rows[r].factor * (weights.data ? *at<float>(weights, scores.b, scores.h, scores.first + r) : 1);
+            factors[r] =
+                rows[r].factor * (weights.data ? *at<float>(weights, scores.b, scores.h, scores.first + r) : 1);
         }
         for (size_t a = 0; a < scores.active.size(); a++)
             add_rows(cells, a, 0, scores.rows, sums.get() + state.offset + scores.active[a] * KEY_BLOCK);
@@ -294,9 +320,10 @@ class Measures {
             for (int64_t c = 0; c < padded; c++) rows_of_y[r * padded + c] *= rows[r].factor;
         for (size_t a = 0; a < scores.active.size(); a++)
             for (int64_t panel = 0; panel < state.panels; panel++)
-                multiply_panel<true>(cells + a * KEY_BLOCK, 1, width, rows_of_y.get() + panel * PANEL, padded,
-                                     sums.get() + state.offset + (panel * padded_keys + scores.active[a] * KEY_BLOCK) * PANEL,
-                                     PANEL, KEY_BLOCK, scores.rows);
+                multiply_panel<true>(
+                    cells + a * KEY_BLOCK, 1, width, rows_of_y.get() + panel * PANEL, padded,
+                    sums.get() + state.offset + (panel * padded_keys + scores.active[a] * KEY_BLOCK) * PANEL, PANEL,
+                    KEY_BLOCK, scores.rows);
     }
 
     // The rows of a block are added up first.
@@ -307,7 +334,8 @@ class Measures {
             const int64_t block = (scores.first + start) / size;
             const int64_t stop = std::min((block + 1) * size - scores.first, scores.rows);
             const float count = std::min(size, queries - block * size);
-            float* to = measure.result + ((scores.b * scores.matrix.heads + scores.h) * measure.height + block) * measure.width;
+            float* to =
+                measure.result + ((scores.b * scores.matrix.heads + scores.h) * measure.height + block) * measure.width;
             for (size_t a = 0; a < scores.active.size(); a++) {
                 std::memset(pooled.get(), 0, 4 * KEY_BLOCK);
                 add_rows(cells, a, start, stop, pooled.get());
@@ -339,7 +367,8 @@ class Measures {
                 for (size_t a = 0; a < scores.active.size(); a++) {
                     std::memset(pooled.get(), 0, 4 * KEY_BLOCK);
                     add_rows(cells, a, start, stop, pooled.get());
-                    const int64_t first = scores.active[a] * KEY_BLOCK, last = std::min(first + KEY_BLOCK, scores.matrix.keys);
+                    const int64_t first = scores.active[a] * KEY_BLOCK,
+                                  last = std::min(first + KEY_BLOCK, scores.matrix.keys);
                     for (int64_t j = first; j < last; j++) {
                         const int64_t own = of_keys[j * groups.column];
                         if (own >= 0) to[own] += pooled[j - first];

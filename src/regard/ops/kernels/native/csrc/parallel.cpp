@@ -40,8 +40,8 @@ void run_share(void* data) {
     Work& work = *static_cast<Work*>(data);
     const int64_t share = work.next.fetch_add(1), tasks = work.last - work.first;
     if (share >= work.threads) return;  // another thread was faster
-    const int failed = work.run(work.call, work.first + tasks * share / work.threads,
-                                work.first + tasks * (share + 1) / work.threads);
+    const int failed =
+        work.run(work.call, work.first + tasks * share / work.threads, work.first + tasks * (share + 1) / work.threads);
     if (failed) work.failed = failed;
 }
 
@@ -51,7 +51,7 @@ void run_share(void* data) {
 //
 // `parallel` is GOMP_parallel or null. Returns 0, or 1 if there is not enough memory.
 REGARD_EXPORT int regard_run(const regard::Call* call, int is_backward, int64_t first, int64_t last, int threads,
-                          void (*parallel)(void (*)(void*), void*, unsigned, unsigned)) {
+                             void (*parallel)(void (*)(void*), void*, unsigned, unsigned)) {
     Work work{call, is_backward ? regard_backward : regard_forward, first, last, threads, {0}, {0}};
     if (threads == 1) {
         run_share(&work);
@@ -73,7 +73,9 @@ REGARD_EXPORT int regard_run(const regard::Call* call, int is_backward, int64_t 
 }
 
 // The size of a call, which differs if Python's structures are of another version.
-REGARD_EXPORT int regard_call_bytes() { return sizeof(regard::Call); }
+REGARD_EXPORT int regard_call_bytes() {
+    return sizeof(regard::Call);
+}
 
 #if defined(__x86_64__)
 // AMX needs the permission of the operating system, which counts for all threads of the process.
@@ -88,16 +90,17 @@ static bool has_amx() {
 }
 #endif
 
-// What this processor has: 4 for AMX, 3 for AVX-512 with fast products of bfloat16, 2 for AVX-512, 1 for AVX2 with FMA (and F16C, which all of these have), else 0.
+// What this processor has: 4 for AMX, 3 for AVX-512 with fast products of bfloat16, 2 for AVX-512, 1 for AVX2 with FMA
+// (and F16C, which all of these have), else 0.
 REGARD_EXPORT int regard_level() {
 #if defined(__x86_64__) || defined(_M_X64)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl"))
-    {
+        __builtin_cpu_supports("avx512vl")) {
         if (!__builtin_cpu_supports("avx512bf16")) return 2;
         if (has_amx()) return 4;
-        return __builtin_cpu_is("amd") ? 3 : 2;  // Intel's products of bfloat16 take as long as twice as many of float32
+        return __builtin_cpu_is("amd") ? 3
+                                       : 2;  // Intel's products of bfloat16 take as long as twice as many of float32
     }
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
 #endif

@@ -37,7 +37,8 @@ class Scores {
         const int64_t kv_head = h / (matrix.heads / matrix.kv_heads);
         if (packed == b * matrix.kv_heads + kv_head) return;
         packed = b * matrix.kv_heads + kv_head;
-        pack_panels(matrix.key, b, kv_head, matrix.keys, matrix.head_dim, keys.get(), copy.get(), is_paired, key_floats);
+        pack_panels(matrix.key, b, kv_head, matrix.keys, matrix.head_dim, keys.get(), copy.get(), is_paired,
+                    key_floats);
     }
 
     // Rows of a tensor as panels of PANEL rows, with a row for each feature: panel[f][row].
@@ -118,19 +119,22 @@ class Scores {
             const float* panel = keys.get() + (active[a] * KEY_BLOCK + j) * key_floats;
             const int64_t columns = std::min<int64_t>(PANEL, count_keys(a) - j);
             if (HAS_AMX && is_paired) {
-                multiply_amx(query_pairs.get(), key_floats, panel, PANEL, to + j, width, rows, key_floats, columns, false);
+                multiply_amx(query_pairs.get(), key_floats, panel, PANEL, to + j, width, rows, key_floats, columns,
+                             false);
                 for (int64_t r = 0; r < rows; r++)
                     for (int64_t i = 0; i < columns; i += LANES)
                         store(to + r * width + j + i, load(to + r * width + j + i) * matrix.scale);
             } else if (is_paired)
-                multiply_panel<false, true>(query_pairs.get(), key_floats, 1, panel, PANEL, to + j, width, rows, key_floats,
-                                            columns, matrix.scale);
+                multiply_panel<false, true>(query_pairs.get(), key_floats, 1, panel, PANEL, to + j, width, rows,
+                                            key_floats, columns, matrix.scale);
             else
-                multiply_panel<false>(queries.get(), key_floats, 1, panel, PANEL, to + j, width, rows, key_floats, columns);
+                multiply_panel<false>(queries.get(), key_floats, 1, panel, PANEL, to + j, width, rows, key_floats,
+                                      columns);
         }
         for (int64_t s = 0; s < matrix.score_steps; s++)
             for (int64_t r = 0; r < rows; r++)
-                change(matrix.scores[s], r, active[a] * KEY_BLOCK, to + r * width, slopes ? slopes + r * width : nullptr);
+                change(matrix.scores[s], r, active[a] * KEY_BLOCK, to + r * width,
+                       slopes ? slopes + r * width : nullptr);
         if (!is_full[a])
             for (int64_t r = 0; r < rows; r++) mask_cells(bits(a, r), to + r * width);
     }
@@ -149,7 +153,9 @@ class Scores {
 
     // Where a block of keys is in `active`; -1 if it is not.
     int64_t slot_of(int64_t block) const {
-        return block >= first_block && block < first_block + static_cast<int64_t>(slots.size()) ? slots[block - first_block] : -1;
+        return block >= first_block && block < first_block + static_cast<int64_t>(slots.size())
+                   ? slots[block - first_block]
+                   : -1;
     }
 
     int64_t head_of_rules(int64_t head) const { return matrix.head_index ? matrix.head_index[head] : head; }
@@ -170,14 +176,16 @@ class Scores {
   private:
     void take_rows(int64_t batch, int64_t head, int64_t start, int64_t count) {
         b = batch, h = head, first = start, rows = count;
-        read_rows(matrix.query, b, h, first, first + rows, matrix.head_dim, queries.get(), matrix.head_dim, matrix.scale);
+        read_rows(matrix.query, b, h, first, first + rows, matrix.head_dim, queries.get(), matrix.head_dim,
+                  matrix.scale);
         if (is_paired)
             read_pairs(matrix.query, b, h, first, first + rows, matrix.head_dim, query_pairs.get(), key_floats);
         mask_rows.clear();
         if (!matrix.mask.count) return;
         const int64_t batch_of_rules = matrix.batch_index ? matrix.batch_index[b] : b;
         for (int64_t r = 0; r < rows; r++)
-            mask_rows.emplace_back(matrix.mask, matrix.keys, batch_of_rules, head_of_rules(h), row_of_rules(r), position(r));
+            mask_rows.emplace_back(matrix.mask, matrix.keys, batch_of_rules, head_of_rules(h), row_of_rules(r),
+                                   position(r));
     }
 
     // Find the masks of a block of keys; returns whether every row sees all 64 keys.
@@ -233,7 +241,8 @@ class Scores {
     void add_relative(const ScoreStep& step, int64_t r, int64_t start, int64_t count, float* scores) {
         const int64_t reach = step.shift, p = position(r);
         const float* query = queries.get() + r * matrix.head_dim;
-        const int64_t low = std::clamp(start - p, -reach, reach), high = std::clamp(start + count - 1 - p, -reach, reach);
+        const int64_t low = std::clamp(start - p, -reach, reach),
+                      high = std::clamp(start + count - 1 - p, -reach, reach);
         for (int64_t distance = low; distance <= high; distance++) {
             const float* vector = at<float>(step.values, 0, head_of_rules(h), distance + reach);
             float sum = 0;

@@ -32,11 +32,17 @@ inline Floats load(const float* from) {
     return vector;
 }
 
-inline void store(float* to, Floats vector) { std::memcpy(to, &vector, sizeof vector); }
+inline void store(float* to, Floats vector) {
+    std::memcpy(to, &vector, sizeof vector);
+}
 
-inline Floats broadcast(float value) { return value - Floats{}; }
+inline Floats broadcast(float value) {
+    return value - Floats{};
+}
 
-inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
+inline Floats larger(Floats a, Floats b) {
+    return a > b ? a : b;
+}
 
 // Round numbers to bfloat16, to the nearest and to even; two in a float.
 inline void to_pairs(const float* from, int64_t count, float* to) {
@@ -116,7 +122,7 @@ inline Floats exp(Floats x) {
     poly = poly * (r * r) + r + 1.0f;
     Bits bits;  // unsigned, because the sum overflows where the result is 0
     std::memcpy(&bits, &poly, sizeof bits);
-    bits += (Bits)__builtin_convertvector(n, Ints) << 23;
+    bits += (Bits) __builtin_convertvector(n, Ints) << 23;
     Floats result;
     std::memcpy(&result, &bits, sizeof result);
     return x < -87.3f ? Floats{} : result;  // NaN stays NaN

@@ -12,7 +12,9 @@
 
 namespace regard {
 
-inline int64_t round_up(int64_t number, int64_t unit) { return (number + unit - 1) / unit * unit; }
+inline int64_t round_up(int64_t number, int64_t unit) {
+    return (number + unit - 1) / unit * unit;
+}
 
 struct Free {
     void operator()(void* memory) const { std::free(memory); }
@@ -32,22 +34,30 @@ using Half = __fp16;  // GCC 12 lacks _Float16 there
 using Half = _Float16;
 #endif
 
-inline float to_float(float value) { return value; }
+inline float to_float(float value) {
+    return value;
+}
 inline float to_float(uint16_t bits) {  // bfloat16
     uint32_t wide = static_cast<uint32_t>(bits) << 16;
     float value;
     std::memcpy(&value, &wide, 4);
     return value;
 }
-inline float to_float(Half value) { return static_cast<float>(value); }
+inline float to_float(Half value) {
+    return static_cast<float>(value);
+}
 
-inline void from_float(float value, float& to) { to = value; }
+inline void from_float(float value, float& to) {
+    to = value;
+}
 inline void from_float(float value, uint16_t& to) {  // to the nearest, and to even; NaN stays NaN
     uint32_t bits;
     std::memcpy(&bits, &value, 4);
     to = value != value ? 0x7fc0 : static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
-inline void from_float(float value, Half& to) { to = static_cast<Half>(value); }
+inline void from_float(float value, Half& to) {
+    to = static_cast<Half>(value);
+}
 
 inline int64_t place_of(const Strided& tensor, int64_t b, int64_t h, int64_t i) {
     return b * tensor.batch + h * tensor.head + i * tensor.row;
@@ -62,9 +72,12 @@ const T* at(const Strided& tensor, int64_t b, int64_t h, int64_t i) {
 template <typename Function>
 void with_dtype(Dtype dtype, Function function) {
     switch (dtype) {
-        case FLOAT32: return function(static_cast<float*>(nullptr));
-        case BFLOAT16: return function(static_cast<uint16_t*>(nullptr));
-        case FLOAT16: return function(static_cast<Half*>(nullptr));
+        case FLOAT32:
+            return function(static_cast<float*>(nullptr));
+        case BFLOAT16:
+            return function(static_cast<uint16_t*>(nullptr));
+        case FLOAT16:
+            return function(static_cast<Half*>(nullptr));
     }
 }
 
@@ -92,8 +105,8 @@ inline void read_rows(const Strided& tensor, int64_t b, int64_t h, int64_t start
 }
 
 // Rows of a tensor of bfloat16 as it is, two features in a float; an odd one is followed by 0.
-inline void read_pairs(const Strided& tensor, int64_t b, int64_t h, int64_t start, int64_t stop, int64_t count, float* to,
-                       int64_t width) {
+inline void read_pairs(const Strided& tensor, int64_t b, int64_t h, int64_t start, int64_t stop, int64_t count,
+                       float* to, int64_t width) {
     for (int64_t i = start; i < stop; i++, to += width) {
         const uint16_t* from = at<uint16_t>(tensor, b, h, i);
         char* bytes = reinterpret_cast<char*>(to);
