@@ -9,11 +9,11 @@ import torch
 
 from helpers.pairwise import pairwise
 from regard.errors import InvalidArgument
-from regard.ops import attend
+from regard.ops import attend, weights
 from regard.ops.kernels.native.kernel import Native
 from regard.ops.kernels.native.library import library
-from regard.ops.masks import Causal, DenseMask, Padding, Spans, Window
-from regard.ops.measures import Received
+from regard.ops.masks import Causal, DenseMask, Documents, Padding, Spans, Window
+from regard.ops.measures import Mass, Received
 from regard.ops.scores import Alibi, Bias, ScaledDotProduct, Sinks, SoftCap
 
 pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"native: {library()}")
@@ -254,3 +254,11 @@ def test_row_weights_of_received_may_be_extreme():
     ]
     ours, exact = (each["received"].double() for each in found)
     assert (ours - exact).abs().max() <= 2e-6 * exact.abs().max()
+
+
+@pytest.mark.parametrize("mask", [Documents(torch.arange(12) // 3), Window(1, 0), Padding(torch.tensor([7]))])
+def test_the_mass_of_selected_rows_is_that_of_their_positions(mask):
+    query, key, _ = tensors(12, 12)
+    whole, rows = weights(query, key), [5, 9, 10]
+    expected = whole.measure(Mass(mask))["mass"][:, :, rows]
+    torch.testing.assert_close(whole.at(queries=rows).measure(Mass(mask))["mass"], expected)

@@ -30,6 +30,10 @@ MAX_MASK_DEPTH = 16
 """As in csrc/mask.h: how many masks a row has to remember at once."""
 
 
+Positions = tuple[int, Tensor | None]
+"""Of queries: an offset, and rows to add it to; None for all rows."""
+
+
 class Encoder:
     """Writes structures, and keeps the tensors alive that they point to.
 
@@ -89,33 +93,34 @@ class Encoder:
             sinks=self.pointer(request.score.sinks, torch.float32),
         )
 
-    def mask(self, mask: Mask | None, shape: Shape, offset: int) -> MaskSteps:
-        """A mask for tensors of a shape."""
-        steps = [] if mask is None else self._mask_steps(mask, shape, offset)
+    def mask(self, mask: Mask | None, shape: Shape, offset: int, rows: Tensor | None = None) -> MaskSteps:
+        """A mask for tensors of a shape, whose queries are these rows (default: all) plus an offset."""
+        steps = [] if mask is None else self._mask_steps(mask, shape, (offset, rows))
         return MaskSteps(len(steps), self.array(MaskStep, steps))
 
-    def _mask_steps(self, mask: Mask, shape: Shape, offset: int) -> list[MaskStep]:
-        return self.mask_encoders[type(mask)](self, mask, shape, offset)
+    def _mask_steps(self, mask: Mask, shape: Shape, positions: Positions) -> list[MaskStep]:
+        return self.mask_encoders[type(mask)](self, mask, shape, positions)
 
-    def _window(self, mask: Window, shape: Shape, offset: int) -> list[MaskStep]:
+    def _window(self, mask: Window, shape: Shape, positions: Positions) -> list[MaskStep]:
         left, right = (UNLIMITED if limit is None else limit for limit in (mask.left, mask.right))
         return [MaskStep(WINDOW, left, right)]
 
-    def _padding(self, mask: Padding, shape: Shape, offset: int) -> list[MaskStep]:
+    def _padding(self, mask: Padding, shape: Shape, positions: Positions) -> list[MaskStep]:
         value = mask.lengths_or_mask
         if mask.has_lengths:
             return [MaskStep(RANGES, second=self.strided(value.to(torch.int64)[:, None, None, None]))]
         return [MaskStep(CELLS, first=self.strided(value[:, None, None, :]))]
 
-    def _prefix(self, mask: Prefix, shape: Shape, offset: int) -> list[MaskStep]:
+    def _prefix(self, mask: Prefix, shape: Shape, positions: Positions) -> list[MaskStep]:
         lengths = torch.as_tensor(mask.lengths, dtype=torch.int64, device="cpu").expand(shape[0])[:, None, None, None]
         prefix = MaskStep(RANGES, second=self.strided(lengths))
         return [prefix, MaskStep(WINDOW, UNLIMITED, 0), MaskStep(OR)]
 
-    def _documents(self, mask: Documents, shape: Shape, offset: int) -> list[MaskStep]:
+    def _documents(self, mask: Documents, shape: Shape, positions: Positions) -> list[MaskStep]:
         of_key = mask.document_ids.to(torch.int64)
         if mask.query_document_ids is None:
-            position = torch.arange(shape[2], device="cpu") + offset
+            offset, rows = positions
+            position = (torch.arange(shape[2], device="cpu") if rows is None else rows) + offset
             inside = (position >= 0) & (position < of_key.shape[-1])
             of_query = of_key[..., position.clamp(0, of_key.shape[-1] - 1)].where(inside, -1)
         else:
@@ -129,7 +134,7 @@ class Encoder:
         ids = torch.atleast_2d(ids)
         return self.strided(ids[:, None, :, None] if axis == 2 else ids[:, None, None, :])
 
-    def _spans(self, mask: Spans, shape: Shape, offset: int) -> list[MaskStep]:
+    def _spans(self, mask: Spans, shape: Shape, positions: Positions) -> list[MaskStep]:
         steps: list[MaskStep] = []
         for number, (start, stop) in enumerate(zip(mask.starts.unbind(-1), mask.stops.unbind(-1), strict=True)):
             first, second = (self.strided(each.to(torch.int64)[..., None]) for each in (start, stop))
@@ -138,17 +143,21 @@ class Encoder:
                 steps.append(MaskStep(OR))
         return steps
 
-    def _dense(self, mask: DenseMask, shape: Shape, offset: int) -> list[MaskStep]:
+    def _dense(self, mask: DenseMask, shape: Shape, positions: Positions) -> list[MaskStep]:
         return [MaskStep(CELLS, first=self.strided(mask.tensor.expand(shape)))]
 
-    def _and(self, mask: And, shape: Shape, offset: int) -> list[MaskStep]:
-        return [*(s for part in (mask.left, mask.right) for s in self._mask_steps(part, shape, offset)), MaskStep(AND)]
+    def _and(self, mask: And, shape: Shape, positions: Positions) -> list[MaskStep]:
+        return [*self._both(mask, shape, positions), MaskStep(AND)]
 
-    def _or(self, mask: Or, shape: Shape, offset: int) -> list[MaskStep]:
-        return [*(s for part in (mask.left, mask.right) for s in self._mask_steps(part, shape, offset)), MaskStep(OR)]
+    def _or(self, mask: Or, shape: Shape, positions: Positions) -> list[MaskStep]:
+        return [*self._both(mask, shape, positions), MaskStep(OR)]
 
-    def _not(self, mask: Not, shape: Shape, offset: int) -> list[MaskStep]:
-        return [*self._mask_steps(mask.mask, shape, offset), MaskStep(NOT)]
+    def _both(self, mask: And | Or, shape: Shape, positions: Positions) -> list[MaskStep]:
+        left, right = (self._mask_steps(part, shape, positions) for part in (mask.left, mask.right))
+        return [*left, *right]
+
+    def _not(self, mask: Not, shape: Shape, positions: Positions) -> list[MaskStep]:
+        return [*self._mask_steps(mask.mask, shape, positions), MaskStep(NOT)]
 
     mask_encoders: ClassVar[dict[type[Mask], Callable[..., list[MaskStep]]]] = {
         Window: _window,

@@ -113,7 +113,7 @@ def _by_chunk(encoder: Encoder, request: AttentionRequest, chunks: int, columns:
 def _mass(
     encoder: Encoder, measure: Mass, results: list[Tensor], request: AttentionRequest, chunks: int
 ) -> Iterator[MeasureCall]:
-    mask = encoder.mask(measure.mask, request.shape, request.offset)
+    mask = encoder.mask(measure.mask, request.shape, request.offset, request.rows)
     yield MeasureCall(MASS, mask=mask, result=results[0].data_ptr())
 
 
