@@ -103,7 +103,7 @@ def call_ops():
     real = torch.ones(BATCH, KEYS, dtype=torch.bool)
     attend(query, key, value, mask=Causal() & real[:, None, None] | real[0], dropout=0.5, measure=["lse", "received"])
     attend(query.bfloat16(), key.bfloat16(), key.bfloat16())  # value has as many heads as key: SDPA
-    attend(query, key, key, dropout=0.1).output.sum().backward()  # the kernel for short sequences
+    attend(query, key, key, dropout=0.1).output.sum().backward()
     for dtype in (torch.float32, torch.bfloat16):
         dropout(torch.ones(2, 3, dtype=dtype, requires_grad=True), 0.5).sum().backward()
 
@@ -123,6 +123,7 @@ def call_ops():
     groups = GroupPool(torch.arange(QUERIES) // 2, torch.arange(KEYS) // 3)
     divergence = KLDivergence(weights(query * 2, key, score=ScaledDotProduct() + Bias(torch.ones(KEYS))))
     W.measure(MeanDistance(), Diagonal(0), Mass(Causal()), DistanceHistogram(2), BlockMean(2), groups, divergence)
+    attend(query, key, key, measure=divergence, kernel="blockwise")
     check_fields(W.topk(2)), check_fields(W.measure("max")["max"])
     check_fields(W.mT.topk(2)), check_fields(W.mT.topk(QUERIES + 1))
     W.at(heads=[3, 1], queries=[4, 0]).measure(Mass(Window(1, 1)), MeanDistance())

@@ -131,8 +131,8 @@ def saved_part(tmp_path, W, **part):
     layer = Layer("a", "cross", selected, *(tuple(map(str, range(size))) for size in selected.shape[2:]))
     Recording("", "", (layer,)).save(tmp_path / "a.regard")
     found = regard.load(tmp_path / "a.regard").layers[0].weights
-    assert torch.equal(found.dense(), selected.dense())
-    assert torch.equal(found.lse(), selected.lse())
+    torch.testing.assert_close(found.dense(), selected.dense())  # by another kernel, if the mask was a function
+    torch.testing.assert_close(found.lse(), selected.lse())
     torch.testing.assert_close(found.dense(), W.dense()[1:, part["heads"]][:, :, part["queries"]], atol=1e-6, rtol=0)
     return found
 

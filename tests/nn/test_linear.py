@@ -39,6 +39,7 @@ def test_linear_layers_equal_those_of_float64(onednn, number):
         torch.testing.assert_close(linear.linear(x, weight, bias), expected.float(), rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch, which calls it
 def test_linear_layers_with_gradients_or_other_dtypes_are_torch_s(onednn, monkeypatch):
     x, weight, bias = next(_linears())
     taken = []

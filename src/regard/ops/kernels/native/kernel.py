@@ -18,8 +18,8 @@ from regard.ops.kernels.results import MeasureResults
 from regard.ops.kernels.sdpa import Sdpa
 from regard.ops.measures import BlockMean, GroupPool
 
-MIN_WORK = 2**25
-"""Multiply-adds of an output alone, below which a call takes longer than SDPA's, whose caller is not Python."""
+MIN_WORK = 2**23
+"""Multiply-adds of a sequence: where only the output is computed for fewer, SDPA has less to prepare."""
 
 MAX_CHUNKS = 16
 """A head is cut into as many parts at most. More would need more memory for the sums over their columns."""
@@ -70,7 +70,8 @@ class Native(Blockwise):
         """The output alone of a small call, or in a compiled program, which plans SDPA with what is around it."""
         if inputs.measures or inputs.dropout:
             return
-        work = 2 * math.prod(inputs.request.shape) * inputs.request.query.shape[3]
+        # Of one sequence: the rest of the batch must not decide.
+        work = 2 * math.prod(inputs.request.shape[1:]) * inputs.request.query.shape[3]
         if (torch.compiler.is_compiling() or work < MIN_WORK) and Sdpa().suits(inputs):
             yield "SDPA computes the output alone faster"
 
