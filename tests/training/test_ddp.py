@@ -59,9 +59,7 @@ def test_two_processes_are_one_with_twice_the_batches(tmp_path: Path, keys: dict
     found, expected = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("both", "alone"))
     for name, weight in expected.items():
         kept = torch.ones_like(weight, dtype=torch.bool)
-        if name.endswith(
-            "in_proj.bias"
-        ):  # the key's changes nothing: its gradient is rounding
+        if name.endswith("in_proj.bias"):  # the key's changes nothing: its gradient is rounding
             kept.view(3, -1)[1] = False
         torch.testing.assert_close(found[name][kept], weight[kept], rtol=1e-3, atol=1e-4)
     for left, right in zip(rows(tmp_path / "both"), rows(tmp_path / "alone"), strict=True):
