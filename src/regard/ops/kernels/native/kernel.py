@@ -78,7 +78,7 @@ class Native(Blockwise):
     def forward(self, inputs: KernelInputs, options: RunOptions) -> tuple[Tensor | None, MeasureResults]:
         value, results = inputs.value, MeasureResults(inputs)
         found = library()
-        if isinstance(found, str):  # this is a compiled program, which was not asked
+        if isinstance(found, str):  # a compiled program, for which nothing was checked
             return super().forward(inputs, options)
         output = None if value is None else value.new_empty(*inputs.request.shape[:3], value.shape[3])
         encoder = Encoder()  # holds the tensors that the call points to

@@ -131,7 +131,7 @@ class Backward {
             }
         }
         for (auto& [_, divergence] : divergences) divergence->pack(b, h);
-        // Gradients of sums over rows, (b, h, keys, columns), beside the values.
+        // Gradients of sums over rows, (b, h, keys, columns): more columns of the values.
         int64_t column = 0;
         for (int64_t m = 0; m < call.measure_count; m++) {
             const Measure& measure = call.measures[m];
