@@ -52,7 +52,7 @@ same measures, and holds the matrix of 537 MB. "Four" is entropy, received, max 
 |---|---|---|
 {relative}
 
-A window takes about twice as long for twice as many keys: its cost is linear.
+A window computes twice as many cells for twice as many keys; at most, that took 2.8 times as long, not four times.
 
 | | compared with | speedup (higher is better) |
 |---|---|---|
