@@ -58,7 +58,7 @@ class Backward {
         : call(call),
           matrix(call.matrix),
           padded_keys(round_up(matrix.keys, KEY_BLOCK)),
-          width(padded_keys + LANES),
+          width(row_width(matrix, BLOCK_ROWS)),
           max_rows(std::min(BLOCK_ROWS, round_up(call.chunk_rows, ROW_UNIT))),
           value_dim(call.output_gradient.data ? call.value_dim : 0),
           scores(matrix, max_rows),
@@ -155,12 +155,16 @@ class Backward {
         const float sink = matrix.sinks ? matrix.sinks[scores.head_of_rules(h)] : -INFINITY;
         for (int64_t r = 0; r < rows; r++) {
             float* row = weights.get() + r * width;
+            Softmax softmax;
+            softmax.clear();
+            softmax.find_largest(row, count);
+            softmax.start(row, count, sink);
             if (has_entropy)
-                row_sums[r] =
-                    softmax<true>(row, count, padded, sink, (of_entropy ? of_entropy : flow).get() + r * width,
-                                  -row_gradient(ENTROPY, r));
+                softmax.exponentiate<true>(row, count, padded, (of_entropy ? of_entropy : flow).get() + r * width,
+                                           -row_gradient(ENTROPY, r));
             else
-                row_sums[r] = softmax(row, count, padded, sink);
+                softmax.exponentiate(row, count, padded);
+            row_sums[r] = softmax.finish();
         }
         if (value_dim)
             read_rows(call.output_gradient, b, h, first, first + rows, value_dim, output_rows.get(), padded_value_dim);

@@ -14,9 +14,10 @@
 namespace regard {
 namespace {
 
-constexpr int64_t STEP = 4;      // blocks of keys whose values stay in the first cache while they are multiplied
+constexpr int64_t STEP = 4;  // blocks of keys whose weights stay in the first cache while they are multiplied
+constexpr int64_t PART = STEP * KEY_BLOCK;
 constexpr int64_t FEW_ROWS = 8;  // up to as many queries, copying the values takes longer than the product
-constexpr int64_t MIN_ROWS = (24 + ROW_UNIT - 1) / ROW_UNIT * ROW_UNIT, MAX_ROWS = 96;
+constexpr int64_t MIN_ROWS = (12 + ROW_UNIT - 1) / ROW_UNIT * ROW_UNIT, MAX_ROWS = 48;
 
 // What one thread needs for the heads that it computes.
 class Forward {
@@ -25,7 +26,7 @@ class Forward {
         : call(call),
           matrix(call.matrix),
           key_blocks(round_up(matrix.keys, KEY_BLOCK) / KEY_BLOCK),
-          width(key_blocks * KEY_BLOCK + LANES),  // not a power of two, so that rows do not share the cache's sets
+          width(row_width(matrix, MAX_ROWS)),
           value_panels(call.value.data ? round_up(call.value_dim, PANEL) / PANEL : 0),
           max_rows(rows_in_cache(call)),
           is_in_place(can_stay(call)),
@@ -34,8 +35,10 @@ class Forward {
           measures(call, scores, max_rows, width),
           values(allocate(value_panels * (is_in_place ? 0 : key_blocks * KEY_BLOCK) * PANEL)),
           cells(allocate(max_rows * width)),
-          cell_pairs(allocate(is_paired ? max_rows * width / 2 : 0)),
+          remaining(allocate(call.dropout > 0 ? max_rows * PART : 0)),
+          pairs(allocate(is_paired ? max_rows * PART / 2 : 0)),
           outputs(allocate(max_rows * value_panels * PANEL)),
+          softmax(max_rows),
           row_sums(max_rows) {}
 
     // The rows of a chunk of a head.
@@ -103,69 +106,85 @@ class Forward {
 
     void run_block(int64_t b, int64_t h, int64_t first, int64_t rows) {
         scores.set_rows(b, h, first, rows);
-        for (size_t a = 0; a < scores.active.size(); a++) scores.compute(a, cells.get() + a * KEY_BLOCK, width);
+        const std::vector<int64_t>& active = scores.active;
+        const int64_t count = scores.count_cells();
+        for (int64_t r = 0; r < rows; r++) softmax[r].clear();
+        for (size_t a = 0; a < active.size(); a++) {
+            float* block = cells.get() + a * KEY_BLOCK;
+            scores.compute(a, block, width);
+            const int64_t own = std::min<int64_t>(KEY_BLOCK, count - a * KEY_BLOCK);
+            for (int64_t r = 0; r < rows; r++) softmax[r].find_largest(block + r * width, own);
+        }
         measures.before_softmax(cells.get());
         const float sink = matrix.sinks ? matrix.sinks[scores.head_of_rules(h)] : -INFINITY;
-        for (int64_t r = 0; r < rows; r++)
-            row_sums[r] =
-                softmax(cells.get() + r * width, scores.count_cells(), scores.active.size() * KEY_BLOCK, sink);
-        measures.after_softmax(cells.get(), row_sums.data());
-        if (!value_panels) return;
-        if (call.dropout > 0)
-            for (int64_t r = 0; r < rows; r++) drop(r, cells.get() + r * width);
-        compute_output();
-    }
-
-    void drop(int64_t r, float* row) {
-        const DropoutRow dropout(call, scores.b, scores.h, scores.first + r);
-        for (size_t a = 0; a < scores.active.size(); a++)
-            for (int64_t j = 0; j < KEY_BLOCK; j += LANES) {
-                float* at = row + a * KEY_BLOCK + j;
-                store(at, dropout.keep(load(at), scores.active[a] * KEY_BLOCK + j));
-            }
-        row_sums[r].factor /= 1 - call.dropout;
-    }
-
-    void compute_output() {
-        const int64_t rows = scores.rows, padded = value_panels * PANEL;
-        const std::vector<int64_t>& active = scores.active;
-        std::memset(outputs.get(), 0, 4 * rows * padded);
-        if (is_paired)
-            for (int64_t r = 0; r < rows; r++)
-                to_pairs(cells.get() + r * width, active.size() * KEY_BLOCK, cell_pairs.get() + r * width / 2);
-        for (size_t a = 0; a < active.size();) {
+        for (int64_t r = 0; r < rows; r++) softmax[r].start(cells.get() + r * width, count, sink);
+        std::memset(outputs.get(), 0, 4 * rows * value_panels * PANEL);
+        for (size_t a = 0, stop; a < active.size(); a = stop) {
             // Blocks that follow each other are one, divided at the same places whatever the other rows see.
-            size_t stop = a + 1;
+            stop = a + 1;
             while (stop < active.size() && active[stop] == active[stop - 1] + 1 && active[stop] % STEP) stop++;
-            const int64_t key = active[a] * KEY_BLOCK;
-            const int64_t keys = std::min<int64_t>((stop - a) * KEY_BLOCK, matrix.keys - key);
-            for (int64_t panel = 0; panel < value_panels; panel++) {
-                const float* from = values.get() + (panel * key_blocks * KEY_BLOCK + key) * PANEL / (is_paired ? 2 : 1);
-                if (HAS_AMX && is_paired) {
-                    multiply_amx(cell_pairs.get() + a * KEY_BLOCK / 2, width / 2, from, PANEL,
-                                 outputs.get() + panel * PANEL, padded, rows, (stop - a) * KEY_BLOCK / 2,
-                                 std::min<int64_t>(PANEL, call.value_dim - panel * PANEL), true);
-                    continue;
-                }
-                if (is_paired) {
-                    multiply_panel<true, true>(cell_pairs.get() + a * KEY_BLOCK / 2, width / 2, 1, from, PANEL,
-                                               outputs.get() + panel * PANEL, padded, rows, (keys + 1) / 2,
-                                               call.value_dim - panel * PANEL);
-                    continue;
-                }
-                if (is_in_place) from = at<float>(call.value, scores.b, value_head, key) + panel * PANEL;
-                multiply_panel<true>(cells.get() + a * KEY_BLOCK, width, 1, from, is_in_place ? call.value.row : PANEL,
-                                     outputs.get() + panel * PANEL, padded, rows, keys, call.value_dim - panel * PANEL);
+            const int64_t cell = a * KEY_BLOCK, end = stop * KEY_BLOCK;
+            const int64_t own = std::min(end, count) - cell, all = end - cell;
+            for (int64_t r = 0; r < rows; r++) {
+                float* row = cells.get() + r * width + cell;
+                if (is_paired && call.dropout == 0)
+                    softmax[r].exponentiate<false, true>(row, own, all, nullptr, 0, pairs.get() + r * PART / 2);
+                else
+                    softmax[r].exponentiate(row, own, all);
             }
-            a = stop;
+            if (value_panels) add_to_output(a, stop);
         }
+        for (int64_t r = 0; r < rows; r++) row_sums[r] = softmax[r].finish();
+        measures.after_softmax(cells.get(), row_sums.data());
+        if (value_panels) write_output();
+    }
+
+    // Multiply the weights of active blocks, whose keys follow each other, with the values.
+    void add_to_output(size_t a, size_t stop) {
+        const int64_t rows = scores.rows, padded = value_panels * PANEL;
+        const int64_t key = scores.active[a] * KEY_BLOCK, count = (stop - a) * KEY_BLOCK;
+        const int64_t keys = std::min<int64_t>(count, matrix.keys - key);
+        const float* weights = cells.get() + a * KEY_BLOCK;
+        int64_t stride = width;
+        if (call.dropout > 0) {
+            weights = remaining.get(), stride = PART;
+            for (int64_t r = 0; r < rows; r++) {
+                float* to = remaining.get() + r * PART;
+                drop(cells.get() + r * width + a * KEY_BLOCK, key, count, r, to);
+                if (is_paired) to_pairs(to, count, pairs.get() + r * PART / 2);
+            }
+        }
+        if (is_paired) weights = pairs.get(), stride = PART / 2;
+        for (int64_t panel = 0; panel < value_panels; panel++) {
+            const float* from =
+                is_in_place ? at<float>(call.value, scores.b, value_head, key) + panel * PANEL
+                            : values.get() + (panel * key_blocks * KEY_BLOCK + key) * PANEL / (is_paired ? 2 : 1);
+            const int64_t columns = std::min<int64_t>(PANEL, call.value_dim - panel * PANEL);
+            float* to = outputs.get() + panel * PANEL;
+            if (HAS_AMX && is_paired)
+                multiply_amx(weights, stride, from, PANEL, to, padded, rows, count / 2, columns, true);
+            else if (is_paired)
+                multiply_panel<true, true>(weights, stride, 1, from, PANEL, to, padded, rows, (keys + 1) / 2, columns);
+            else
+                multiply_panel<true>(weights, stride, 1, from, is_in_place ? call.value.row : PANEL, to, padded, rows,
+                                     keys, columns);
+        }
+    }
+
+    void drop(const float* weights, int64_t key, int64_t count, int64_t r, float* to) const {
+        const DropoutRow dropout(call, scores.b, scores.h, scores.first + r);
+        for (int64_t j = 0; j < count; j += LANES) store(to + j, dropout.keep(load(weights + j), key + j));
+    }
+
+    void write_output() {
+        const int64_t rows = scores.rows, padded = value_panels * PANEL;
         with_dtype(call.output.dtype, [&](auto* type) {
             using T = std::remove_pointer_t<decltype(type)>;
             for (int64_t r = 0; r < rows; r++) {
                 T* to = const_cast<T*>(at<T>(call.output, scores.b, scores.h, scores.first + r));
                 const float* from = outputs.get() + r * padded;
-                for (int64_t f = 0; f < call.value_dim; f++)
-                    from_float(from[f] * row_sums[r].factor, to[f * call.output.column]);
+                const float factor = row_sums[r].factor / (1 - call.dropout);
+                for (int64_t f = 0; f < call.value_dim; f++) from_float(from[f] * factor, to[f * call.output.column]);
             }
         });
     }
@@ -177,7 +196,11 @@ class Forward {
     const bool is_paired;    // in bfloat16
     Scores scores;
     Measures measures;
-    FloatArray values, cells, cell_pairs, outputs;
+    FloatArray values, cells;
+    FloatArray remaining;  // weights after dropout
+    FloatArray pairs;      // weights in bfloat16
+    FloatArray outputs;
+    std::vector<Softmax> softmax;
     std::vector<RowSums> row_sums;
     int64_t packed_value = -1, value_head = 0;
 };

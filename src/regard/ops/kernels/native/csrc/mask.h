@@ -23,6 +23,38 @@ inline uint64_t bits_of_range(int64_t start, int64_t stop) {
     return (~uint64_t{0} >> (64 - (stop - start))) << start;
 }
 
+// A sum that would overflow is the largest or smallest number, which is beyond every key.
+inline int64_t add(int64_t a, int64_t b) {
+    int64_t sum;
+    if (__builtin_add_overflow(a, b, &sum)) return b > 0 ? INT64_MAX : INT64_MIN;
+    return sum;
+}
+
+// How many keys a query may attend to at most.
+inline int64_t count_visible(const Mask& mask, int64_t keys) {
+    constexpr KeyRange everything{INT64_MIN, INT64_MAX};
+    KeyRange stack[MAX_MASK_DEPTH];  // relative to the query's position
+    int depth = 0;
+    for (int64_t s = 0; s < mask.count; s++) {
+        const MaskStep& step = mask.steps[s];
+        if (step.kind == AND || step.kind == OR) {
+            KeyRange b = stack[--depth], a = stack[--depth];
+            stack[depth++] = step.kind == AND ? KeyRange{std::max(a.start, b.start), std::min(a.stop, b.stop)}
+                                              : KeyRange{std::min(a.start, b.start), std::max(a.stop, b.stop)};
+        } else if (step.kind == NOT) {
+            stack[depth - 1] = everything;
+        } else {
+            stack[depth++] = everything;
+            if (step.kind == WINDOW && step.left != UNLIMITED) stack[depth - 1].start = -step.left;
+            if (step.kind == WINDOW && step.right != UNLIMITED) stack[depth - 1].stop = add(step.right, 1);
+        }
+    }
+    const KeyRange range = depth ? stack[0] : everything;
+    int64_t count;
+    if (__builtin_sub_overflow(range.stop, range.start, &count)) count = range.stop > range.start ? keys : 0;
+    return std::clamp<int64_t>(count, 0, keys);
+}
+
 // A row of a mask: one query of one head.
 class MaskRow {
   public:
@@ -70,13 +102,6 @@ class MaskRow {
     }
 
   private:
-    // A sum that would overflow is the largest or smallest number, which is beyond every key.
-    static int64_t add(int64_t a, int64_t b) {
-        int64_t sum;
-        if (__builtin_add_overflow(a, b, &sum)) return b > 0 ? INT64_MAX : INT64_MIN;
-        return sum;
-    }
-
     KeyRange range_of(const MaskStep& step) const {
         if (step.kind == WINDOW)
             return {step.left == UNLIMITED ? 0 : add(position, -step.left),

@@ -18,6 +18,7 @@ class Scores {
           key_blocks(round_up(matrix.keys, KEY_BLOCK) / KEY_BLOCK),
           max_rows(max_rows),
           is_paired(HAS_PAIRS && matrix.query.dtype == BFLOAT16 && matrix.key.dtype == BFLOAT16),
+          is_scaled(HAS_AMX && is_paired && is_power_of_two(matrix.scale)),
           key_floats(!is_paired ? matrix.head_dim : round_up((matrix.head_dim + 1) / 2, HAS_AMX ? AMX_FLOATS : 1)),
           queries(allocate(max_rows * matrix.head_dim)),
           query_pairs(allocate(is_paired ? max_rows * key_floats : 0)),
@@ -30,6 +31,14 @@ class Scores {
         }
         for (int64_t s = 0; s < matrix.score_steps; s++)
             if (matrix.scores[s].kind == ADD_RELATIVE) relative.resize(2 * matrix.scores[s].shift + 1);
+    }
+
+    // How many blocks of keys some consecutive rows may attend to at most.
+    static int64_t count_blocks(const Matrix& matrix, int64_t rows) {
+        const int64_t all = round_up(matrix.keys, KEY_BLOCK) / KEY_BLOCK;
+        if (matrix.row_index) return all;  // rows from anywhere
+        const int64_t visible = count_visible(matrix.mask, matrix.keys) + rows - 1;
+        return std::min(all, round_up(visible - 1, KEY_BLOCK) / KEY_BLOCK + 1);
     }
 
     // Copy the keys of a head into panels with a row for each feature.
@@ -121,7 +130,7 @@ class Scores {
             if (HAS_AMX && is_paired) {
                 multiply_amx(query_pairs.get(), key_floats, panel, PANEL, to + j, width, rows, key_floats, columns,
                              false);
-                for (int64_t r = 0; r < rows; r++)
+                for (int64_t r = 0; r < rows && !is_scaled; r++)
                     for (int64_t i = 0; i < columns; i += LANES)
                         store(to + r * width + j + i, load(to + r * width + j + i) * matrix.scale);
             } else if (is_paired)
@@ -166,6 +175,7 @@ class Scores {
     const int64_t key_blocks, max_rows;
     int64_t b = 0, h = 0, first = 0, rows = 0;
     const bool is_paired;  // keys and queries are multiplied in bfloat16
+    const bool is_scaled;  // so are the pairs of queries
     const int64_t key_floats;
     FloatArray queries;  // times the scale
     FloatArray query_pairs;
@@ -174,12 +184,25 @@ class Scores {
     std::vector<char> is_full;
 
   private:
+    // Products with one are exact in bfloat16.
+    static bool is_power_of_two(float number) {
+        int exponent;
+        return std::frexp(number, &exponent) == 0.5f;
+    }
+
     void take_rows(int64_t batch, int64_t head, int64_t start, int64_t count) {
         b = batch, h = head, first = start, rows = count;
         read_rows(matrix.query, b, h, first, first + rows, matrix.head_dim, queries.get(), matrix.head_dim,
                   matrix.scale);
         if (is_paired)
             read_pairs(matrix.query, b, h, first, first + rows, matrix.head_dim, query_pairs.get(), key_floats);
+        if (is_scaled)
+            for (int64_t r = 0; r < rows; r++)
+                for (int64_t f = 0; f < matrix.head_dim; f++) {
+                    uint16_t half;
+                    from_float(queries[r * matrix.head_dim + f], half);
+                    std::memcpy(reinterpret_cast<char*>(query_pairs.get() + r * key_floats) + 2 * f, &half, 2);
+                }
         mask_rows.clear();
         if (!matrix.mask.count) return;
         const int64_t batch_of_rules = matrix.batch_index ? matrix.batch_index[b] : b;
@@ -269,5 +292,10 @@ class Scores {
     std::vector<int64_t> slots;
     std::vector<float> relative;
 };
+
+// How far apart the rows of a block are: not a power of two, so that they do not share the cache's sets.
+inline int64_t row_width(const Matrix& matrix, int64_t rows) {
+    return Scores::count_blocks(matrix, rows) * KEY_BLOCK + LANES;
+}
 
 }  // namespace regard

@@ -9,7 +9,7 @@
 
 namespace regard {
 
-// With e_j = exp(s_j - shift), the weight of a key is e_j * factor.
+// With e_j = exp(s_j - shift), the weight of a key is e_j * factor; all are NaN where a score is.
 struct RowSums {
     float largest;    // score; -inf in a row without keys
     float shift;      // the larger one of it and the sink
@@ -27,47 +27,75 @@ inline bool has_nan(const float* row, int64_t count) {
 
 constexpr float LOWEST = -100.0f;  // below it the exponential is 0
 
-// Replace the scores of a row by their exponentials, those of the cells from `count` to `padded` by 0.
-//
-// shifted: where s_j - shift goes, times `slope`; null if it is not needed.
-template <bool SHIFTED = false>
-RowSums softmax(float* row, int64_t count, int64_t padded, float sink, float* shifted = nullptr, float slope = 0) {
-    Floats most = broadcast(-INFINITY), more = most;
-    for (int64_t j = 0; j < count; j += 2 * LANES) {
-        most = larger(load(row + j), most);
-        more = larger(load(row + j + LANES), more);
-    }
-    if (count < padded) {
-        std::memset(row + count, 0, 4 * (padded - count));
-        if (SHIFTED) std::memset(shifted + count, 0, 4 * (padded - count));
-    }
-    RowSums sums{};
-    sums.largest = largest_of(larger(most, more));
-    sums.shift = sums.largest > sink ? sums.largest : sink;
-    if (sums.largest == -INFINITY && !has_nan(row, count)) {
-        std::memset(row, 0, 4 * count);
-        if (SHIFTED) std::memset(shifted, 0, 4 * count);
-    } else {
-        Floats totals[2] = {}, dots[2] = {};
-        const Floats lowest = broadcast(LOWEST);
+// Three steps: find the largest score of all cells, `start`, `exponentiate` all cells; the cells in any number of parts
+// of whole pairs of vectors.
+class Softmax {
+  public:
+    void clear() { most[0] = most[1] = broadcast(-INFINITY); }
+
+    void find_largest(const float* cells, int64_t count) {
+        Floats a = most[0], b = most[1];
         for (int64_t j = 0; j < count; j += 2 * LANES) {
-            for (int v = 0; v < 2; v++) {
-                const Floats x = load(row + j + v * LANES) - sums.shift, e = exp(x), bounded = larger(x, lowest);
-                store(row + j + v * LANES, e);
-                if (SHIFTED) store(shifted + j + v * LANES, bounded * slope);
-                totals[v] += e;
-                dots[v] += e * bounded;
-            }
+            a = larger(load(cells + j), a);
+            b = larger(load(cells + j + LANES), b);
         }
-        sums.sum = sum_of(totals[0] + totals[1]);
-        sums.dot = sum_of(dots[0] + dots[1]);
+        most[0] = a, most[1] = b;
     }
-    const float of_sink = sink == -INFINITY ? 0.0f : std::exp(sink - sums.shift);
-    const float total = sums.sum + of_sink;
-    sums.factor = total == 0 ? 0 : 1 / total;
-    sums.log_total = std::log(total);
-    sums.sink = of_sink * sums.factor;
-    return sums;
-}
+
+    // `row` has all cells.
+    void start(const float* row, int64_t count, float sink) {
+        sums = {};
+        sums.largest = largest_of(larger(most[0], most[1]));
+        sums.shift = sums.largest > sink ? sums.largest : sink;
+        // Subtracting infinity from all scores of a row without keys makes their exponentials 0.
+        subtracted = sums.largest == -INFINITY && !has_nan(row, count) ? INFINITY : sums.shift;
+        this->sink = sink;
+        for (int v = 0; v < 2; v++) totals[v] = dots[v] = Floats{};
+    }
+
+    // Replace scores by their exponentials, and those from `count` to `padded` by 0.
+    //
+    // shifted: where s_j - shift goes, times `slope`; null if it is not needed.
+    // pairs: where the exponentials go in bfloat16, too; null if they are not needed.
+    template <bool SHIFTED = false, bool PAIRS = false>
+    void exponentiate(float* cells, int64_t count, int64_t padded, float* shifted = nullptr, float slope = 0,
+                      float* pairs = nullptr) {
+        const Floats lowest = broadcast(LOWEST), shift = broadcast(subtracted);
+        Floats total[2] = {totals[0], totals[1]}, dot[2] = {dots[0], dots[1]};  // in registers
+        for (int64_t j = 0; j < count; j += 2 * LANES) {
+            Floats e[2];
+            for (int v = 0; v < 2; v++) {
+                const Floats x = larger(lowest, load(cells + j + v * LANES) - shift);  // NaN stays NaN
+                e[v] = exp(x);
+                store(cells + j + v * LANES, e[v]);
+                if (SHIFTED) store(shifted + j + v * LANES, x * slope);
+                total[v] += e[v];
+                dot[v] += e[v] * x;
+            }
+            if (PAIRS) store_pairs(pairs + j / 2, e[0], e[1]);
+        }
+        for (int v = 0; v < 2; v++) totals[v] = total[v], dots[v] = dot[v];
+        if (count >= padded) return;
+        std::memset(cells + count, 0, 4 * (padded - count));
+        if (SHIFTED) std::memset(shifted + count, 0, 4 * (padded - count));
+        if (PAIRS) std::memset(pairs + count / 2, 0, 2 * (padded - count));
+    }
+
+    RowSums finish() {
+        sums.dot = sum_of(dots[0] + dots[1]);
+        sums.sum = sums.dot != sums.dot ? NAN : sum_of(totals[0] + totals[1]);  // exp(NaN) is any number
+        const float of_sink = sink == -INFINITY ? 0.0f : std::exp(sink - sums.shift);
+        const float total = sums.sum + of_sink;
+        sums.factor = total == 0 ? 0 : 1 / total;
+        sums.log_total = std::log(total);
+        sums.sink = of_sink * sums.factor;
+        return sums;
+    }
+
+  private:
+    Floats most[2], totals[2], dots[2];
+    float subtracted, sink;
+    RowSums sums;
+};
 
 }  // namespace regard
