@@ -182,9 +182,8 @@ class Forward {
             using T = std::remove_pointer_t<decltype(type)>;
             for (int64_t r = 0; r < rows; r++) {
                 T* to = const_cast<T*>(at<T>(call.output, scores.b, scores.h, scores.first + r));
-                const float* from = outputs.get() + r * padded;
-                const float factor = row_sums[r].factor / (1 - call.dropout);
-                for (int64_t f = 0; f < call.value_dim; f++) from_float(from[f] * factor, to[f * call.output.column]);
+                write_row(outputs.get() + r * padded, call.value_dim, row_sums[r].factor / (1 - call.dropout), to,
+                          call.output.column);
             }
         });
     }

@@ -90,6 +90,14 @@ void read_row(const Strided& tensor, int64_t b, int64_t h, int64_t i, int64_t co
         for (int64_t f = 0; f < count; f++) to[f] = to_float(from[f * tensor.column]);
 }
 
+template <typename T>
+void write_row(const float* from, int64_t count, float factor, T* to, int64_t column) {
+    if (column == 1)
+        for (int64_t f = 0; f < count; f++) from_float(from[f] * factor, to[f]);
+    else
+        for (int64_t f = 0; f < count; f++) from_float(from[f] * factor, to[f * column]);
+}
+
 // Rows start to stop of a head as rows of `width` floats, times a factor; the rest of each row is 0.
 inline void read_rows(const Strided& tensor, int64_t b, int64_t h, int64_t start, int64_t stop, int64_t count,
                       float* to, int64_t width, float factor = 1) {
