@@ -18,7 +18,7 @@ from regard.ops.kernels.results import MeasureResults
 from regard.ops.kernels.sdpa import Sdpa
 from regard.ops.measures import BlockMean, GroupPool
 
-MIN_WORK = 2**23
+MIN_WORK = {torch.float32: 2**23, torch.bfloat16: 2**22, torch.float16: 2**22}
 """Multiply-adds of a sequence: where only the output is computed for fewer, SDPA has less to prepare."""
 
 MAX_CHUNKS = 16
@@ -67,12 +67,13 @@ class Native(Blockwise):
             yield from (f"{reason}, with dropout" for reason in unsupported_gradients(inputs))
 
     def inefficient_reasons(self, inputs: KernelInputs) -> Iterator[str]:
-        """The output alone of a small call, or in a compiled program, which plans SDPA with what is around it."""
+        """The output alone: of a small call, in a compiled program, which plans SDPA with the rest, or with AMX."""
         if inputs.measures or inputs.dropout:
             return
-        # Of one sequence: the rest of the batch must not decide.
-        work = 2 * math.prod(inputs.request.shape[1:]) * inputs.request.query.shape[3]
-        if (torch.compiler.is_compiling() or work < MIN_WORK) and Sdpa().suits(inputs):
+        query = inputs.request.query
+        work = 2 * math.prod(inputs.request.shape[1:]) * query.shape[3]  # of one sequence: the batch must not decide
+        is_slower = torch.compiler.is_compiling() or work < MIN_WORK.get(query.dtype, 0)
+        if (is_slower or (query.dtype == torch.bfloat16 and self.variant() == "amx")) and Sdpa().suits(inputs):
             yield "SDPA computes the output alone faster"
 
     def forward(self, inputs: KernelInputs, options: RunOptions) -> tuple[Tensor | None, MeasureResults]:
