@@ -5,7 +5,8 @@ queries and keys counts as 4 · n² · head_dim operations per head forward, 14 
 
 Run: ``python benchmarks/native.py``, or some of its sections: ``... forward decode``; for a quick check:
 ``--max-keys 512``.
-``REGARD_ISA=avx2`` measures another instruction set; its results are in sections of their own.
+``REGARD_ISA=avx2 ATEN_CPU_CAPABILITY=avx2`` measures another instruction set (matrix products of SDPA may still use the
+processor's best); its results are in sections of their own.
 """
 
 from __future__ import annotations
@@ -84,6 +85,13 @@ def forward(max_keys: int) -> Figures:
                 lambda qkv=qkv: sdpa(*qkv, is_causal=True),
                 operations / 2,
             )
+            if tokens == 4096:
+                figures.compare(
+                    label(dtype, batch, tokens, "causal relative to all keys"),
+                    lambda qkv=qkv: regard.attend(*qkv, mask=regard.Causal(), measure=MEASURES),
+                    lambda qkv=qkv: regard.attend(*qkv, measure=MEASURES),
+                    operations / 2,
+                )
     return figures
 
 

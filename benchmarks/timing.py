@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 import sys
 import time
@@ -60,6 +61,7 @@ def report(
     medians = {name: round(statistics.median(values), 3) for name, values in ratios.items()}
     for name, median in medians.items():
         print(f"{script}: {name}: {median:.2f} (from {min(ratios[name]):.2f} to {max(ratios[name]):.2f})")
+    ratios = {name: [round(value, 4) for value in values] for name, values in ratios.items()}
     result = {"median_ratio": medians, "ratios": ratios, "seed": seed, "settings": settings, **machine_info()}
     result |= {
         "capability": torch.backends.cpu.get_cpu_capability(),
@@ -71,4 +73,6 @@ def report(
         others = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         result = others | {section: result}
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    text = json.dumps(result, indent=2)
+    text = re.sub(r"\[[^\[\]{}]*\]", lambda numbers: " ".join(numbers[0].split()), text)  # a line for each list
+    path.write_text(text + "\n", encoding="utf-8")

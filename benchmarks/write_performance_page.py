@@ -32,9 +32,16 @@ GFLOP/s, which is not the processor's limit, so that it can be above 100 % ({cpu
 |---|---|---|---|---|---|---|---|---|
 {lengths}
 
-Four measures at 4,096 tokens in float32 take {four:.2f} times as long as SDPA, with the 8 strongest keys of each query
-{top:.2f} times. One query with 4,096 keys (32 heads on 8 heads of keys, head_dim 128) and the weights that keys receive
-takes {decode}. The smallest call, 4 tokens with two measures, takes {smallest:.0f} µs, SDPA
+The same with AVX2, for SDPA, too, except for its matrix products (`REGARD_ISA=avx2 ATEN_CPU_CAPABILITY=avx2`):
+
+| dtype | batch × tokens | output | measures | causal | with backward | measures with backward | GFLOP/s | share |
+|---|---|---|---|---|---|---|---|---|
+{avx2_lengths}
+
+With a causal mask, 4,096 tokens take {causal:.2f} times as long as without one. Four measures of them in float32 take
+{four:.2f} times as long as SDPA, with the 8 strongest keys of each query {top:.2f} times. One query
+with 4,096 keys (32 heads on 8 heads of keys, head_dim 128) and the weights that keys receive takes {decode}. The
+smallest call, 4 tokens with two measures, takes {smallest:.0f} µs, SDPA
 {smallest_sdpa:.0f} µs, and dense PyTorch {smallest_dense:.0f} µs.
 
 ## Measures in one pass with the output
@@ -128,7 +135,7 @@ def page() -> str:
     ]
     writing_memory = explorer["settings"]["memory"].items()
     gpu = _read("gpu")
-    native = {name: _read("native")[name] for name in ("forward", "backward", "decode", "smallest")}
+    native = _read("native")
     return TEXT.format(
         **_native_figures(native),
         gpu=gpu["settings"]["gpu"],
@@ -148,25 +155,14 @@ def page() -> str:
 
 def _native_figures(native: dict[str, Any]) -> dict[str, Any]:
     """The table of lengths and dtypes, and the figures in the text below it."""
-    forward, backward = native["forward"]["median_ratio"], native["backward"]["median_ratio"]
-    peaks, rates = native["forward"]["settings"]["peak_gflops"], native["forward"]["settings"]["rates"]
-    rows = []
-    for name in forward:
-        size, _, what = name.partition(": ")
-        if what != "entropy and received":
-            continue
-        dtype, tokens = size.split(", ")
-        ratios = [forward[f"{size}: {each}"] for each in ("output", what, f"causal, {what}")]
-        ratios += [backward.get(f"{size}: {each}") for each in ("output", what)]
-        cells = " | ".join("" if ratio is None else f"{ratio:.2f}" for ratio in ratios)
-        gflops = rates[name]["gflops"]
-        share = f"{100 * gflops / peaks[dtype]:.0f} %" if dtype in peaks else ""
-        rows.append(f"| {dtype} | {tokens.replace('x', '×')} | {cells} | {gflops:.0f} | {share} |")
+    forward, peaks = native["forward"]["median_ratio"], native["forward"]["settings"]["peak_gflops"]
     decode = native["decode"]["median_ratio"].items()
     smallest = native["smallest"]["settings"]["rates"]
     both = smallest["float32, 1 x 4: entropy and received"]
     return {
-        "lengths": "\n".join(rows),
+        "lengths": _length_rows(native["forward"], native["backward"]),
+        "avx2_lengths": _length_rows(native["forward, avx2"], native["backward, avx2"], dtypes=("float32",)),
+        "causal": forward["float32, 1 x 4096: causal relative to all keys"],
         "peaks": " and ".join(f"{gflops:.0f} in {dtype}" for dtype, gflops in peaks.items()),
         "cpu": native["forward"]["cpu"],
         "instruction_set": native["forward"]["instruction_set"],
@@ -177,6 +173,25 @@ def _native_figures(native: dict[str, Any]) -> dict[str, Any]:
         "smallest_sdpa": 1e3 * both["sdpa_ms"],
         "smallest_dense": 1e3 * smallest["float32, 1 x 4: dense PyTorch"]["ms"],
     }
+
+
+def _length_rows(
+    forward: dict[str, Any], backward: dict[str, Any], dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
+) -> str:
+    """One row for each dtype and size."""
+    ratios, peaks, rows = forward["median_ratio"], forward["settings"]["peak_gflops"], []
+    for name in ratios:
+        size, _, what = name.partition(": ")
+        dtype, tokens = size.split(", ")
+        if what != "entropy and received" or dtype not in dtypes:
+            continue
+        values = [ratios[f"{size}: {each}"] for each in ("output", what, f"causal, {what}")]
+        values += [backward["median_ratio"].get(f"{size}: {each}") for each in ("output", what)]
+        cells = " | ".join("" if value is None else f"{value:.2f}" for value in values)
+        gflops = forward["settings"]["rates"][name]["gflops"]
+        share = f"{100 * gflops / peaks[dtype]:.0f} %" if dtype in peaks else ""
+        rows.append(f"| {dtype} | {tokens.replace('x', '×')} | {cells} | {gflops:.0f} | {share} |")
+    return "\n".join(rows)
 
 
 def _compared(ratios: dict[str, float], metric: str) -> str:

@@ -93,9 +93,8 @@ def attend(
     ``fullgraph=True`` they raise.
 
     Memory:
-        O(queries + keys), forward and backward, with two exceptions: ``short`` keeps up to 128 × 128 weights per head
-        for the backward pass, and ``sdpa`` is chosen if it holds at most 2**22 cells of a mask or matrix. Only if you
-        name them may ``sdpa`` hold more, and ``reference`` the whole matrix.
+        O(queries + keys), forward and backward. ``sdpa`` is only chosen if it holds at most 2**22 cells of a mask or
+        matrix. If you name them, ``sdpa`` may hold more, and ``reference`` holds the whole matrix.
 
     Reference:
         Vaswani et al. 2017, "Attention Is All You Need", equation 1.

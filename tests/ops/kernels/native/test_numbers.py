@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from math import inf, nan
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from helpers.pairwise import pairwise
 from regard.errors import InvalidArgument
 from regard.ops import attend, weights
+from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.native.kernel import Native
 from regard.ops.kernels.native.library import library
 from regard.ops.masks import Causal, DenseMask, Documents, Padding, Spans, Window
@@ -235,6 +237,30 @@ def test_gradients_depend_neither_on_the_threads_nor_on_the_batch(dtype):
     for b in range(3):
         alone = with_gradients([tensor[b : b + 1] for tensor in inputs], mask=Causal())
         assert_same(alone, {name: gradient[b : b + 1] for name, gradient in once.items()})
+
+
+@pytest.mark.usefixtures("_threads")
+@pytest.mark.parametrize("shape", [(4, 70, 90), (3, 1, 70, 90), (70, 90)], ids=["texts", "heads", "both"])
+def test_gradients_of_a_bias_that_texts_or_heads_share(shape, monkeypatch):
+    monkeypatch.setattr(Blockwise, "backward", None)  # native computes them all
+    inputs = tensors(70, 90, batch=3, heads=4, kv_heads=2)
+    shared, own = torch.linspace(-2, 2, math.prod(shape)).view(shape), torch.linspace(1, -1, 3 * 4 * 70 * 90)
+    leaves = [*inputs, shared, own.view(3, 4, 70, 90)]
+
+    def gradients(dtype, kernel):
+        query, key, value, *biases = copies = [leaf.to(dtype).requires_grad_() for leaf in leaves]
+        score = ScaledDotProduct() + Bias(biases[0]) + Bias(biases[1])
+        results = run((query, key, value), kernel, mask=Causal(), score=score)
+        loss = sum((torch.linspace(-1, 1, x.numel(), dtype=dtype).view(x.shape) * x).sum() for x in results.values())
+        return torch.autograd.grad(loss, copies)
+
+    exact = gradients(torch.float64, "reference")
+    torch.set_num_threads(1)
+    once = gradients(torch.float32, "native")
+    for mine, truth in zip(once, exact, strict=True):
+        assert (mine - truth).abs().max() <= 2e-6 * truth.abs().max()
+    torch.set_num_threads(3)
+    assert all(map(torch.equal, gradients(torch.float32, "native"), once))
 
 
 def test_keys_that_a_mask_hides_change_no_bit():

@@ -190,8 +190,17 @@ class Encoder:
         else:
             kind, values = ADD_DISTANCES, by_distance(score, shape, offset)[None, :, None].contiguous()
         gradient = self._score_gradients.get(id(score))
-        address = None if gradient is None else gradient.data_ptr()
-        return ScoreStep(kind, shift=shift, values=self.strided(values), gradient=address)
+        if gradient is None:
+            return ScoreStep(kind, shift=shift, values=self.strided(values))
+        batch, head = (0 if size == 1 else stride for size, stride in zip(gradient.shape[:2], gradient.stride()))
+        return ScoreStep(
+            kind,
+            shift=shift,
+            values=self.strided(values),
+            gradient=gradient.data_ptr(),
+            gradient_batch=batch,
+            gradient_head=head,
+        )
 
 
 def full_shape(request: AttentionRequest) -> Shape:

@@ -45,9 +45,8 @@ def _tensor_of(score: Score) -> Tensor | None:
 
 
 def _has_gradient(inputs: KernelInputs, score: Score) -> bool:
-    """A bias that several heads share has none: their threads would add to the same cells."""
-    batch, heads, queries, keys = inputs.request.shape
-    return not isinstance(score, Bias) or score.tensor.numel() == batch * heads * queries * keys
+    """A bias that several queries or keys share has none: its gradient would need a sum for each of them."""
+    return not isinstance(score, Bias) or score.tensor.shape[-2:] == inputs.request.shape[2:]
 
 
 def _rows_of(measure: Measure) -> Tensor | None:
@@ -101,6 +100,7 @@ class BackwardCall:
         self._request = request = inputs.request
         value = inputs.value
         batch, heads, queries, _ = request.shape
+        self._sums_batch = self._sums_heads = False
         self._chunks = max(1, min(MAX_CHUNKS, queries // MIN_ROWS_PER_CHUNK))
         of_output, of_results = (None, gradients) if value is None else (gradients[0], gradients[1:])
         if of_output is not None and of_output.dtype not in DTYPES:
@@ -127,6 +127,8 @@ class BackwardCall:
             seed=seed,
             chunks=self._chunks,
             chunk_rows=-(-queries // self._chunks),
+            sums_batch=self._sums_batch,
+            sums_heads=self._sums_heads,
             output_gradient=Strided() if of_output is None else strided(self.encoder.keep(of_output)),
             query_gradient=_address(of_query),
             key_gradient=_address(of_keys),
@@ -174,7 +176,11 @@ class BackwardCall:
         for score in score_order(request.score) or []:
             sums = None
             if isinstance(score, Bias):
-                sums = self._add(score.tensor, torch.zeros, request.shape, partial(_fold, shape=score.tensor.shape))
+                shape = (1,) * (4 - score.tensor.ndim) + tuple(score.tensor.shape)
+                sums = self._add(score.tensor, torch.zeros, shape, lambda x, to=score.tensor.shape: x.view(to))
+                if sums is not None:
+                    self._sums_batch |= shape[0] < batch
+                    self._sums_heads |= shape[1] < heads
             elif isinstance(score, RelativeKey):
                 shape = score.table.shape
                 finish = partial(_fold_parts, shape=shape)

@@ -49,7 +49,15 @@ class MaskSteps(ctypes.Structure):
 class ScoreStep(ctypes.Structure):
     """A step that changes scores."""
 
-    _fields_ = [("kind", INT), ("cap", ctypes.c_float), ("shift", INT), ("values", Strided), ("gradient", POINTER)]
+    _fields_ = [
+        ("kind", INT),
+        ("cap", ctypes.c_float),
+        ("shift", INT),
+        ("values", Strided),
+        ("gradient", POINTER),
+        ("gradient_batch", INT),
+        ("gradient_head", INT),
+    ]
 
 
 class Matrix(ctypes.Structure):
@@ -83,7 +91,7 @@ class Call(ctypes.Structure):
         *(("matrix", Matrix), ("value_heads", INT), ("value_dim", INT), ("value", Strided), ("output", Strided)),
         *(("measure_count", INT), ("measures", ctypes.POINTER(MeasureCall))),
         *(("dropout", ctypes.c_float), ("seed", ctypes.c_uint64)),
-        *((name, INT) for name in ("chunks", "chunk_rows", "cache_bytes")),
+        *((name, INT) for name in ("chunks", "chunk_rows", "cache_bytes", "sums_batch", "sums_heads")),
         ("output_gradient", Strided),
         *((name, POINTER) for name in ("query_gradient", "key_gradient", "value_gradient", "sinks_gradient")),
         *((name, POINTER) for name in ("key_total", "value_total")),
@@ -119,8 +127,9 @@ class Library:
             MemoryError: If there is not enough memory.
         """
         matrix = call.matrix
-        tasks = matrix.batch * matrix.heads * call.chunks
-        work = call.chunk_rows * matrix.keys * (matrix.head_dim + call.value_dim)  # of a task
+        heads_of_task = (matrix.batch if call.sums_batch else 1) * (matrix.heads if call.sums_heads else 1)
+        tasks = matrix.batch * matrix.heads // max(heads_of_task, 1) * call.chunks
+        work = heads_of_task * call.chunk_rows * matrix.keys * (matrix.head_dim + call.value_dim)  # of a task
         if work == 0:
             return
         threads = max(1, min(torch.get_num_threads(), tasks, int(tasks * work / MIN_WORK_PER_THREAD)))

@@ -3,11 +3,10 @@
 // The weights P of a block are computed again. With A_ij the gradient that reaches P_ij from the output, (dO V^T)_ij,
 // and from the measures, the gradient of the scores is dS_ij = P_ij (A_ij - sum over k of P_ik A_ik). Then
 // dQ = scale dS K, dK = scale dS^T Q and dV = P^T dO, whose sums over the rows stay in the thread's memory.
-//
-// A sum over rows, times w_i, sends w_i dr_j to A_ij: so these measures are more columns of dO and V.
 
 #include "dropout.h"
-#include "measures.h"
+#include "measure_gradients.h"
+#include "tasks.h"
 
 namespace regard {
 namespace {
@@ -62,26 +61,13 @@ class Backward {
           max_rows(std::min(BLOCK_ROWS, round_up(call.chunk_rows, ROW_UNIT))),
           value_dim(call.output_gradient.data ? call.value_dim : 0),
           scores(matrix, max_rows),
+          measures(call, scores, max_rows, width),
           key_rows(padded_keys, matrix.head_dim, call.query_gradient != nullptr),
           of_keys(padded_keys, matrix.head_dim, call.key_gradient != nullptr),
           of_values(padded_keys, call.value_dim, call.value_gradient != nullptr && value_dim),
           padded_dim(round_up(matrix.head_dim, PANEL)),
           padded_value_dim(round_up(value_dim, PANEL)),
           row_sums(max_rows) {
-        for (int64_t m = 0; m < call.measure_count; m++) {
-            const Measure& measure = call.measures[m];
-            if (measure.gradient == nullptr && measure.second_gradient == nullptr) continue;
-            if (measure.kind == RECEIVED)
-                extra += 1;
-            else if (measure.kind == TRANSPOSED)
-                extra += measure.width;
-            else if (measure.kind == ENTROPY)
-                has_entropy = true;
-            if (measure.kind == DIVERGENCE)
-                divergences.emplace_back(m, std::make_unique<Divergence>(measure, scores, width));
-            if (measure.kind == TOP) tops.resize(max_rows, Top(0));
-            if (measure.kind == MAX) strongest.resize(max_rows);
-        }
         bool has_soft_cap = false;
         for (int64_t s = 0; s < matrix.score_steps; s++) {
             has_soft_cap |= matrix.scores[s].kind == SOFT_CAP;
@@ -89,11 +75,9 @@ class Backward {
         }
         weights = allocate(max_rows * width);
         flow = allocate(max_rows * width);
-        if (has_entropy && call.dropout > 0) of_entropy = allocate(max_rows * width);
+        if (measures.has_entropy && call.dropout > 0) of_entropy = allocate(max_rows * width);
         if (has_soft_cap) slopes = allocate(max_rows * width);
         values = allocate(padded_keys * value_dim);
-        extra_values = allocate(padded_keys * extra);
-        extra_rows = allocate(max_rows * extra);
         scratch = allocate(LANES * value_dim);
         output_rows = allocate(max_rows * padded_value_dim);
         query_rows = allocate(max_rows * padded_dim);
@@ -130,19 +114,7 @@ class Backward {
                 Scores::pack_panels(call.value, b, head, matrix.keys, value_dim, values.get(), scratch.get());
             }
         }
-        for (auto& [_, divergence] : divergences) divergence->pack(b, h);
-        // Gradients of sums over rows, (b, h, keys, columns): more columns of the values.
-        int64_t column = 0;
-        for (int64_t m = 0; m < call.measure_count; m++) {
-            const Measure& measure = call.measures[m];
-            if (measure.gradient == nullptr || (measure.kind != RECEIVED && measure.kind != TRANSPOSED)) continue;
-            const int64_t columns = measure.kind == RECEIVED ? 1 : measure.width;
-            const float* from = measure.gradient + (b * matrix.heads + h) * matrix.keys * measure.stride;
-            for (int64_t c = 0; c < columns; c++, column++)
-                for (int64_t j = 0; j < padded_keys; j++)
-                    extra_values[(j / PANEL * extra + column) * PANEL + j % PANEL] =
-                        j < matrix.keys ? from[j * measure.stride + c] : 0;
-        }
+        measures.pack(b, h);
     }
 
     void run_block(int64_t b, int64_t h, int64_t first, int64_t rows) {
@@ -150,8 +122,7 @@ class Backward {
         const int64_t count = scores.count_cells(), padded = scores.active.size() * KEY_BLOCK;
         for (size_t a = 0; a < scores.active.size(); a++)
             scores.compute(a, weights.get() + a * KEY_BLOCK, width, slopes ? slopes.get() + a * KEY_BLOCK : nullptr);
-        find_keys();
-        for (auto& [_, divergence] : divergences) divergence->before_softmax(weights.get());
+        measures.before_softmax(weights.get());
         const float sink = matrix.sinks ? matrix.sinks[scores.head_of_rules(h)] : -INFINITY;
         for (int64_t r = 0; r < rows; r++) {
             float* row = weights.get() + r * width;
@@ -159,9 +130,9 @@ class Backward {
             softmax.clear();
             softmax.find_largest(row, count);
             softmax.start(row, count, sink);
-            if (has_entropy)
+            if (measures.has_entropy)
                 softmax.exponentiate<true>(row, count, padded, (of_entropy ? of_entropy : flow).get() + r * width,
-                                           -row_gradient(ENTROPY, r));
+                                           -measures.of_row(ENTROPY, r));
             else
                 softmax.exponentiate(row, count, padded);
             row_sums[r] = softmax.finish();
@@ -169,8 +140,7 @@ class Backward {
         if (value_dim)
             read_rows(call.output_gradient, b, h, first, first + rows, value_dim, output_rows.get(), padded_value_dim);
         compute_flow();
-        for (int64_t r = 0; r < rows; r++) add_measures(r);
-        for (auto& [m, divergence] : divergences) add_divergence(call.measures[m], *divergence);
+        measures.add(flow.get(), weights.get(), row_sums.data());
         for (int64_t r = 0; r < rows; r++) differentiate_softmax(r);
         if (of_values.count) add_to_values();
         for (int64_t s = matrix.score_steps - 1; s >= 0; s--)
@@ -179,41 +149,14 @@ class Backward {
         if (call.query_gradient) write_queries();
     }
 
-    // The gradient of a measure of rows, summed over all measures of the kind.
-    float row_gradient(MeasureKind kind, int64_t r) const {
-        float sum = 0;
-        for (int64_t m = 0; m < call.measure_count; m++)
-            if (call.measures[m].kind == kind && call.measures[m].gradient)
-                sum += call.measures[m].gradient[place_of_row(r)];
-        return sum;
-    }
-
     int64_t place_of_row(int64_t r) const {
         return (scores.b * matrix.heads + scores.h) * matrix.queries + scores.first + r;
-    }
-
-    // While the weights are scores: the keys that `Max` and `TopK` have chosen.
-    void find_keys() {
-        int64_t k = 0;
-        for (int64_t m = 0; m < call.measure_count; m++)
-            if (call.measures[m].kind == TOP) k = std::max(k, call.measures[m].number);
-        for (size_t r = 0; r < tops.size() && static_cast<int64_t>(r) < scores.rows; r++) {
-            tops[r] = Top(k);
-            tops[r].find(scores, weights.get() + r * width);
-        }
-        for (size_t r = 0; r < strongest.size() && static_cast<int64_t>(r) < scores.rows; r++) {
-            const float* row = weights.get() + r * width;
-            const int64_t count = scores.active.size() * KEY_BLOCK;
-            strongest[r] = count ? std::max_element(row, row + count) - row : -1;
-            if (count && row[strongest[r]] == -INFINITY) strongest[r] = -1;
-        }
     }
 
     // A = dO V^T, with dropout, and the sums over rows.
     void compute_flow() {
         const int64_t rows = scores.rows;
-        if (extra) read_extra_rows();
-        const bool adds = has_entropy && !of_entropy;
+        const bool adds = measures.has_entropy && !of_entropy;
         for (size_t a = 0; a < scores.active.size(); a++) {
             const int64_t count = scores.count_keys(a);
             for (int64_t j = 0; j < KEY_BLOCK; j += PANEL) {
@@ -226,33 +169,13 @@ class Backward {
                     multiply_panel<true>(output_rows.get(), padded_value_dim, 1, values.get() + key * value_dim, PANEL,
                                          to, width, rows, value_dim, columns);
                 if (call.dropout > 0) drop(to, key);
-                if (extra)
-                    multiply_panel<true>(extra_rows.get(), extra, 1, extra_values.get() + key * extra, PANEL, to, width,
-                                         rows, extra, columns);
+                measures.add_sums(key, columns, to);
             }
         }
         if (!of_entropy) return;
         for (int64_t r = 0; r < rows; r++)
             for (size_t j = r * width; j < r * width + scores.active.size() * KEY_BLOCK; j += LANES)
                 store(flow.get() + j, load(flow.get() + j) + load(of_entropy.get() + j));
-    }
-
-    void read_extra_rows() {
-        int64_t column = 0;
-        for (int64_t m = 0; m < call.measure_count; m++) {
-            const Measure& measure = call.measures[m];
-            if (measure.gradient == nullptr || (measure.kind != RECEIVED && measure.kind != TRANSPOSED)) continue;
-            const int64_t columns = measure.kind == RECEIVED ? 1 : measure.width;
-            for (int64_t r = 0; r < scores.rows; r++) {
-                float* to = extra_rows.get() + r * extra + column;
-                if (measure.values.data)
-                    read_rows(measure.values, scores.b, scores.h, scores.first + r, scores.first + r + 1, columns, to,
-                              columns);
-                else
-                    *to = 1;
-            }
-            column += columns;
-        }
     }
 
     // Dropout of a tile of A, from a key on.
@@ -263,115 +186,6 @@ class Backward {
             for (int64_t j = 0; j < PANEL; j += LANES)
                 store(tile + r * width + j, dropout.keep(load(tile + r * width + j) * scale, key + j));
         }
-    }
-
-    // What the measures of a row add to A.
-    void add_measures(int64_t r) {
-        float* row = flow.get() + r * width;
-        const int64_t place = place_of_row(r), position = scores.position(r), keys = matrix.keys;
-        const int64_t head = scores.b * matrix.heads + scores.h, query = scores.first + r;
-        for (int64_t m = 0; m < call.measure_count; m++) {
-            const Measure& measure = call.measures[m];
-            const float* gradient = measure.gradient;
-            if (measure.kind == RECEIVED && measure.values_gradient && gradient)
-                measure.values_gradient[place * measure.stride] =
-                    dot(r, gradient + head * keys * measure.stride, measure.stride) * row_sums[r].factor;
-            if (gradient == nullptr) continue;
-            if (measure.kind == MAX && strongest[r] >= 0) {
-                row[strongest[r]] += gradient[place];
-            } else if (measure.kind == MEAN_DISTANCE) {
-                each_key(row, [&](int64_t j) { return gradient[place] * std::abs(j - position); });
-            } else if (measure.kind == MASS) {
-                add_mass(measure, r, row, gradient[place]);
-            } else if (measure.kind == DIAGONAL) {
-                add_cell(row, position + measure.number, gradient[place]);
-            } else if (measure.kind == HISTOGRAM) {
-                const int64_t reach = measure.number;
-                const float* bins = gradient + place * (2 * reach + 1) + reach;
-                each_key(row, [&](int64_t j) { return bins[std::clamp(j - position, -reach, reach)]; });
-            } else if (measure.kind == TOP) {
-                const float* of_values = gradient + place * measure.number;
-                for (int64_t k = 0; k < std::min(measure.number, tops[r].count); k++)
-                    add_cell(row, tops[r].keys[k], of_values[k]);
-            } else if (measure.kind == CELLS_OF_ROWS) {
-                const int64_t start = measure.number, stop = start + measure.width;
-                const float* cells = gradient + place * measure.width - start;
-                each_key(row, [&](int64_t j) { return j >= start && j < stop ? cells[j] : 0; });
-            } else if (measure.kind == BLOCK_MEANS) {
-                const int64_t size = measure.number, block = query / size;
-                const float* means = gradient + (head * measure.height + block) * measure.width;
-                const float count = std::min(size, matrix.queries - block * size);
-                int64_t column = -1, stop = 0;
-                float mean = 0;
-                each_key(row, [&](int64_t j) {
-                    if (j / KEY_BLOCK * KEY_BLOCK == j || j >= stop) {  // blocks may have been left out
-                        column = j / size, stop = (column + 1) * size;
-                        mean = means[column] / (count * std::min(size, keys - column * size));
-                    }
-                    return mean;
-                });
-            } else if (measure.kind == GROUPS) {
-                const int64_t group = *at<int64_t>(measure.row_groups, scores.b, 0, query);
-                if (group < 0) continue;
-                const float* sums = gradient + (head * measure.height + group) * measure.width;
-                const float share = *at<float>(measure.values, scores.b, 0, query);
-                const int64_t* groups = at<int64_t>(measure.key_groups, scores.b, 0, 0);
-                each_key(row, [&](int64_t j) {
-                    const int64_t own = groups[j * measure.key_groups.column];
-                    return own < 0 ? 0 : share * sums[own];
-                });
-            }
-        }
-    }
-
-    // The gradient of P log (P / Q) is log P - log Q + 1, 0 where P is 0.
-    void add_divergence(const Measure& measure, Divergence& divergence) {
-        for (size_t a = 0; a < scores.active.size(); a++) {
-            const float* terms = divergence.compute(a, weights.get(), row_sums.data());
-            for (int64_t r = 0; r < scores.rows; r++) {
-                const float gradient = measure.gradient[place_of_row(r)];
-                for (int64_t j = 0; j < KEY_BLOCK; j += LANES) {
-                    float* to = flow.get() + r * width + a * KEY_BLOCK + j;
-                    store(to, load(to) + gradient * (load(terms + r * KEY_BLOCK + j) + 1.0f));
-                }
-            }
-        }
-    }
-
-    // Add a function of the key to the cells of a row.
-    template <typename Function>
-    void each_key(float* row, Function function) const {
-        for (size_t a = 0; a < scores.active.size(); a++) {
-            const int64_t first = scores.active[a] * KEY_BLOCK, count = std::min(KEY_BLOCK, matrix.keys - first);
-            for (int64_t j = 0; j < count; j++) row[a * KEY_BLOCK + j] += function(first + j);
-        }
-    }
-
-    void add_cell(float* row, int64_t key, float value) const {
-        if (key < 0 || key >= matrix.keys) return;
-        const int64_t slot = scores.slot_of(key / KEY_BLOCK);
-        if (slot >= 0) row[slot * KEY_BLOCK + key % KEY_BLOCK] += value;
-    }
-
-    void add_mass(const Measure& measure, int64_t r, float* row, float gradient) const {
-        const MaskRow mask(measure.mask, matrix.keys, scores.b, scores.h, scores.first + r, scores.position(r));
-        for (size_t a = 0; a < scores.active.size(); a++) {
-            const uint64_t bits = mask.bits(scores.active[a] * KEY_BLOCK);
-            for (int64_t j = 0; j < KEY_BLOCK; j++) row[a * KEY_BLOCK + j] += bits >> j & 1 ? gradient : 0;
-        }
-    }
-
-    // The sum over the keys of weights times numbers that are `stride` apart.
-    float dot(int64_t r, const float* numbers, int64_t stride) const {
-        const float* row = weights.get() + r * width;
-        float total = 0;
-        for (size_t a = 0; a < scores.active.size(); a++) {
-            const int64_t first = scores.active[a] * KEY_BLOCK, count = std::min(KEY_BLOCK, matrix.keys - first);
-            float part = 0;
-            for (int64_t j = 0; j < count; j++) part += row[a * KEY_BLOCK + j] * numbers[(first + j) * stride];
-            total += part;
-        }
-        return total;
     }
 
     // A becomes dS.
@@ -385,21 +199,17 @@ class Backward {
             return;
         }
         // The entropy sends -dH (log P + 1), of which A has what depends on the key.
-        const float entropy_gradient = has_entropy ? row_gradient(ENTROPY, r) : 0;
+        const float entropy_gradient = measures.of_row(ENTROPY, r);
         const float constant = entropy_gradient == 0 ? 0 : entropy_gradient * (sums.log_total - 1);
         Floats dots[2] = {};
         for (int64_t j = 0; j < count; j += 2 * LANES)
             for (int v = 0; v < 2; v++) dots[v] += load(weight + j + v * LANES) * load(row + j + v * LANES);
         const float mean = sums.factor * (sum_of(dots[0] + dots[1]) + constant * sums.sum);
-        const float of_lse = row_gradient(LSE, r), shift = constant - mean + of_lse;
+        const float of_lse = measures.of_row(LSE, r), shift = constant - mean + of_lse;
         for (int64_t j = 0; j < count; j += LANES)
             store(row + j, sums.factor * load(weight + j) * (load(row + j) + shift));
         of_sink += sums.sink * (of_lse - mean);
-        for (int64_t m = 0; m < call.measure_count; m++) {
-            const Measure& measure = call.measures[m];
-            if (measure.kind == MAX && measure.second_gradient && strongest[r] >= 0)
-                row[strongest[r]] += measure.second_gradient[place_of_row(r)];
-        }
+        measures.add_to_scores(r, row);
     }
 
     // What a step passes on, and the gradient of its values.
@@ -415,7 +225,8 @@ class Backward {
         if (step.gradient == nullptr && step.kind != ADD_RELATIVE) return;
         float* to = nullptr;
         if (step.kind == ADD_CELLS) {
-            to = step.gradient + place_of_row(r) * matrix.keys;
+            to = step.gradient + scores.b * step.gradient_batch + scores.h * step.gradient_head +
+                 (scores.first + r) * matrix.keys;
         } else if (step.kind == ADD_DISTANCES) {
             to = step.gradient + part * (matrix.queries + matrix.keys - 1) - position + step.shift;
         } else {
@@ -520,22 +331,18 @@ class Backward {
     const Matrix& matrix;
     const int64_t padded_keys, width, max_rows, value_dim;
     Scores scores;
+    MeasureGradients measures;
     Panels key_rows, of_keys, of_values;
     const int64_t padded_dim, padded_value_dim;
-    int64_t extra = 0;  // columns of sums over rows
-    int64_t part = 0;   // of the call: the head and chunk
+    int64_t part = 0;  // of the call: the head and chunk
     int64_t packed_key = -1, packed_value = -1;
-    bool has_entropy = false;
     float of_sink = 0;
     FloatArray weights;     // not divided by their sums
     FloatArray flow;        // A, then dS
     FloatArray of_entropy;  // its part of A, where dropout must not touch it
     FloatArray slopes;      // of the soft-cap
-    FloatArray values, extra_values, extra_rows, scratch, output_rows, query_rows, of_queries, relative;
+    FloatArray values, scratch, output_rows, query_rows, of_queries, relative;
     std::vector<RowSums> row_sums;
-    std::vector<std::pair<int64_t, std::unique_ptr<Divergence>>> divergences;  // by number of the measure
-    std::vector<Top> tops;
-    std::vector<int64_t> strongest;  // cell of each row
     std::vector<float> by_distance;
 };
 
@@ -552,19 +359,8 @@ void add_parts(const float* parts, float* total, int64_t groups, int64_t parts_p
 }  // namespace
 }  // namespace regard
 
-// Compute the tasks from first to last of a backward pass, as regard_forward does.
 extern "C" int regard_backward(const regard::Call* call, int64_t first, int64_t last) {
-    try {
-        const regard::AmxTiles tiles;
-        regard::Backward backward(*call);
-        for (int64_t task = first; task < last; task++) {
-            const int64_t head = task / call->chunks;
-            backward.run(head / call->matrix.heads, head % call->matrix.heads, task % call->chunks);
-        }
-    } catch (const std::bad_alloc&) {
-        return 1;
-    }
-    return 0;
+    return regard::run_tasks<regard::Backward>(*call, first, last);
 }
 
 // Add up the gradients of keys and values over the heads that share them, and over chunks.

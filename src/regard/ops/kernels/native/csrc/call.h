@@ -53,8 +53,9 @@ struct ScoreStep {
     ScoreKind kind;
     float cap;
     int64_t shift;
-    Strided values;   // float32
-    float* gradient;  // of the values; null if it is not needed
+    Strided values;                         // float32
+    float* gradient;                        // of the values; null if it is not needed
+    int64_t gradient_batch, gradient_head;  // ADD_CELLS: its strides, 0 where it is a sum
 };
 
 // What the weights are made from.
@@ -115,8 +116,9 @@ struct Call {
     const Measure* measures;
     float dropout;  // probability
     uint64_t seed;
-    int64_t chunks, chunk_rows;  // the queries of a head are cut into chunks
-    int64_t cache_bytes;         // of a core, for a block of rows
+    int64_t chunks, chunk_rows;      // the queries of a head are cut into chunks
+    int64_t cache_bytes;             // of a core, for a block of rows
+    int64_t sums_batch, sums_heads;  // whether a gradient is a sum over them, so that a task has them all
     // Backward: the output's gradient; sums of float32 by head and chunk, (b, h, chunks, ...), null if not needed.
     Strided output_gradient;
     float *query_gradient, *key_gradient, *value_gradient, *sinks_gradient;

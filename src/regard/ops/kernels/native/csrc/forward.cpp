@@ -10,6 +10,7 @@
 
 #include "dropout.h"
 #include "measures.h"
+#include "tasks.h"
 
 namespace regard {
 namespace {
@@ -223,20 +224,8 @@ void add_chunks(const Call& call, const Measure& measure) {
 }  // namespace
 }  // namespace regard
 
-// Compute the tasks from first to last of a call; there are batch * heads * chunks, the chunks of a head in a row.
-// Returns 0, or 1 if there is not enough memory.
 extern "C" int regard_forward(const regard::Call* call, int64_t first, int64_t last) {
-    try {
-        const regard::AmxTiles tiles;
-        regard::Forward forward(*call);
-        for (int64_t task = first; task < last; task++) {
-            const int64_t head = task / call->chunks;
-            forward.run(head / call->matrix.heads, head % call->matrix.heads, task % call->chunks);
-        }
-    } catch (const std::bad_alloc&) {
-        return 1;
-    }
-    return 0;
+    return regard::run_tasks<regard::Forward>(*call, first, last);
 }
 
 // Add up what the chunks of each head have left, after all tasks.

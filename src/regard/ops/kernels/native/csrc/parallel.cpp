@@ -16,7 +16,7 @@
 #include <unistd.h>
 #endif
 
-#include "call.h"
+#include "tasks.h"
 
 extern "C" {
 int regard_forward(const regard::Call* call, int64_t first, int64_t last);
@@ -67,7 +67,7 @@ REGARD_EXPORT int regard_run(const regard::Call* call, int is_backward, int64_t 
         while (work.next < threads) run_share(&work);
         for (std::thread& thread : team) thread.join();
     }
-    if (!work.failed && last == call->matrix.batch * call->matrix.heads * call->chunks)
+    if (!work.failed && last == regard::count_tasks(*call))
         (is_backward ? regard_finish_backward : regard_finish_forward)(call);
     return work.failed;
 }
