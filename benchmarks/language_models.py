@@ -137,7 +137,8 @@ def bandwidth_fraction(model: GPT, generation: Run) -> float:
     parameters = set(model.parameters())  # tied weights count once
     if model.lm_head.weight is not model.token_embedding.weight:
         parameters.remove(model.token_embedding.weight)  # only one row per token is read
-    block = torch.zeros(sum(parameter.numel() * parameter.element_size() for parameter in parameters) // 4)
+    # not zeros, which are one page of memory until they are written
+    block = torch.ones(sum(parameter.numel() * parameter.element_size() for parameter in parameters) // 4)
 
     def read_weights() -> None:
         for _ in range(NEW):

@@ -192,7 +192,9 @@ class Encoder:
         gradient = self._score_gradients.get(id(score))
         if gradient is None:
             return ScoreStep(kind, shift=shift, values=self.strided(values))
-        batch, head = (0 if size == 1 else stride for size, stride in zip(gradient.shape[:2], gradient.stride()))
+        batch, head = (
+            0 if size == 1 else stride for size, stride in zip(gradient.shape[:2], gradient.stride()[:2], strict=True)
+        )
         return ScoreStep(
             kind,
             shift=shift,

@@ -111,7 +111,7 @@ class Backward {
             const int64_t head = h / (matrix.heads / call.value_heads);
             if (packed_value != b * call.value_heads + head) {
                 packed_value = b * call.value_heads + head;
-                Scores::pack_panels(call.value, b, head, matrix.keys, value_dim, values.get(), scratch.get());
+                Scores::pack_panels(call.value, b, head, 0, matrix.keys, value_dim, values.get(), scratch.get());
             }
         }
         measures.pack(b, h);

@@ -64,10 +64,11 @@ inline void multiply_tile(const float* a, int64_t a_row, int64_t a_step, const f
         }
 }
 
-// The same for any number of rows.
+// The same for any number of rows. Not inlined, so that the compiler's code for it does not depend on the caller's.
 template <int VECTORS, bool ADD, bool PAIRS>
-inline void multiply_rows(const float* a, int64_t a_row, int64_t a_step, const float* b, int64_t b_row, float* c,
-                          int64_t c_row, int64_t rows, int64_t steps, float scale) {
+__attribute__((noinline)) void multiply_rows(const float* a, int64_t a_row, int64_t a_step, const float* b,
+                                             int64_t b_row, float* c, int64_t c_row, int64_t rows, int64_t steps,
+                                             float scale) {
     int64_t r = 0;
     for (; r + TILE_ROWS <= rows; r += TILE_ROWS)
         multiply_tile<TILE_ROWS, VECTORS, ADD, PAIRS>(a + r * a_row, a_row, a_step, b, b_row, c + r * c_row, c_row,

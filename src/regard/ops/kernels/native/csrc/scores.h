@@ -24,6 +24,7 @@ class Scores {
           query_pairs(allocate(is_paired ? max_rows * key_floats : 0)),
           keys(allocate(key_blocks * KEY_BLOCK * key_floats)),
           copy(allocate(LANES * key_floats)),
+          is_packed(key_blocks),
           masks(max_rows * key_blocks) {
         if (HAS_AMX && is_paired) {  // what is packed ends before the tiles do
             std::memset(keys.get(), 0, 4 * key_blocks * KEY_BLOCK * key_floats);
@@ -41,24 +42,23 @@ class Scores {
         return std::min(all, round_up(visible - 1, KEY_BLOCK) / KEY_BLOCK + 1);
     }
 
-    // Copy the keys of a head into panels with a row for each feature.
+    // Prepare for the keys of a head, which are copied into panels when a row needs them.
     void pack(int64_t b, int64_t h) {
         const int64_t kv_head = h / (matrix.heads / matrix.kv_heads);
         if (packed == b * matrix.kv_heads + kv_head) return;
         packed = b * matrix.kv_heads + kv_head;
-        pack_panels(matrix.key, b, kv_head, matrix.keys, matrix.head_dim, keys.get(), copy.get(), is_paired,
-                    key_floats);
+        std::fill(is_packed.begin(), is_packed.end(), 0);
     }
 
-    // Rows of a tensor as panels of PANEL rows, with a row for each feature: panel[f][row].
+    // Rows of a tensor from `start` to `rows` as panels of PANEL rows, with a row for each feature: panel[f][row].
     //
     // Rows that are missing are 0, as far as a vector reaches. With `is_paired`, a float is two features in bfloat16.
     // `copy` has room for LANES rows; a panel has `panel_floats` rows, or as many as there are features.
-    static void pack_panels(const Strided& tensor, int64_t b, int64_t h, int64_t rows, int64_t features, float* to,
-                            float* copy, bool is_paired = false, int64_t panel_floats = 0) {
+    static void pack_panels(const Strided& tensor, int64_t b, int64_t h, int64_t start, int64_t rows, int64_t features,
+                            float* to, float* copy, bool is_paired = false, int64_t panel_floats = 0) {
         const int64_t width = is_paired ? (features + 1) / 2 : features;
         const bool is_direct = tensor.column == 1 && (is_paired ? features % 2 == 0 : tensor.dtype == FLOAT32);
-        for (int64_t first = 0; first < rows; first += LANES) {
+        for (int64_t first = start; first < rows; first += LANES) {
             float* panel = to + first / PANEL * PANEL * std::max(width, panel_floats) + first % PANEL;
             const int64_t count = std::min<int64_t>(LANES, rows - first);
             const char* from[LANES];
@@ -108,6 +108,7 @@ class Scores {
             is_full.push_back(full);
         }
         list_slots();
+        pack_blocks();
     }
 
     // The same with the blocks that another matrix has found.
@@ -118,6 +119,7 @@ class Scores {
         bool any;
         for (size_t a = 0; a < active.size(); a++) is_full.push_back(read_masks(active[a], a, any));
         list_slots();
+        pack_blocks();
     }
 
     // Compute the scores of all rows for one active block, -inf where masked.
@@ -229,6 +231,16 @@ class Scores {
         return every == ~uint64_t{0};
     }
 
+    void pack_blocks() {
+        for (const int64_t block : active) {
+            if (is_packed[block]) continue;
+            is_packed[block] = 1;
+            const int64_t start = block * KEY_BLOCK, stop = std::min(start + KEY_BLOCK, matrix.keys);
+            pack_panels(matrix.key, b, h / (matrix.heads / matrix.kv_heads), start, stop, matrix.head_dim, keys.get(),
+                        copy.get(), is_paired, key_floats);
+        }
+    }
+
     void list_slots() {
         slots.clear();
         if (active.empty()) return;
@@ -287,6 +299,7 @@ class Scores {
 
     int64_t packed = -1, first_block = 0;
     FloatArray copy;
+    std::vector<char> is_packed;  // of each block of keys
     std::vector<uint64_t> masks;  // of each row, by active block
     std::vector<MaskRow> mask_rows;
     std::vector<int64_t> slots;
