@@ -1,9 +1,10 @@
-"""Custom gradients: refuse a second derivative that would be silently incomplete, and vmap by a loop."""
+"""Custom gradients: refuse a second derivative that would be silently incomplete, vmap by a loop, no autocast."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,6 +31,16 @@ else:
             forward = vars(cls).get("forward")
             if isinstance(forward, staticmethod):
                 forward.__func__.__signature__ = inspect.signature(forward.__func__)
+
+
+def without_autocast(device: str) -> AbstractContextManager[Any]:
+    """Disable autocast, if it is enabled: to enter torch's context takes as long as ten operations.
+
+    A meta device, which gives shapes only, has no autocast.
+    """
+    if device != "meta" and torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
 
 
 SECOND_ORDER_MESSAGE = (

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from regard.errors import InvalidArgument
-from regard.ops.autograd import SECOND_ORDER_MESSAGE, Function, vmap_by_loop
+from regard.ops.autograd import SECOND_ORDER_MESSAGE, Function, vmap_by_loop, without_autocast
 from regard.ops.dropout import draw_seed
 from regard.ops.kernels.base import Kernel, KernelInputs, Measured, RunOptions
 from regard.ops.kernels.custom_op import call_operator
@@ -104,7 +104,7 @@ class _Call:
         if self.options.finds_hidden_tensors:  # so what still requires grad was not found in the tree
             tensors = [tensor.detach() for tensor in tensors]
         inputs = self.with_tensors(tensors)
-        with torch.no_grad(), torch.autocast(tensors[0].device.type, enabled=False):
+        with torch.no_grad(), without_autocast(tensors[0].device.type):
             output, results = self.kernel.forward(inputs, self.options)
         self.layouts.update(results.layouts)
         return *(() if output is None else (output,)), *results.tensors()
@@ -152,7 +152,7 @@ class _Backward(Function):
         present = iter(tensors[len(needed) :])
         gradients = [next(present) if each else None for each in is_present]
         inputs = call.with_tensors(tensors[: len(needed)])
-        with torch.autocast(tensors[0].device.type, enabled=False):
+        with without_autocast(tensors[0].device.type):
             return tuple(call.kernel.backward(inputs, call.options, needed, gradients))
 
     @staticmethod
