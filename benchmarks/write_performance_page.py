@@ -62,7 +62,7 @@ same measures, and holds the matrix of 537 MB. "Four" is entropy, received, max 
 |---|---|---|
 {relative}
 
-A window computes twice as many cells for twice as many keys: here it took at most {window:.1f} times as long.
+A window computes twice as many cells for twice as many keys: here it took at most {window:.2f} times as long.
 
 | | compared with | speedup (higher is better) |
 |---|---|---|

@@ -76,6 +76,13 @@ class DifferentiableKernel(Kernel):
         return output, unflatten(inputs.measures, call.layouts, results)
 
 
+def _without_negation(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Tensors whose memory has their numbers; that of the imaginary part of a conjugate has the other sign."""
+    if any(tensor.is_neg() for tensor in tensors):
+        return tuple(tensor.resolve_neg() for tensor in tensors)
+    return tensors
+
+
 @dataclass(eq=False)
 class _Call:
     """A call on its way through autograd, which sees its tensors only."""
@@ -103,7 +110,7 @@ class _Call:
         """The output, if there is a value, and the tensors of the results."""
         if self.options.finds_hidden_tensors:  # so what still requires grad was not found in the tree
             tensors = [tensor.detach() for tensor in tensors]
-        inputs = self.with_tensors(tensors)
+        inputs = self.with_tensors(_without_negation(tensors))
         with torch.no_grad(), without_autocast(tensors[0].device.type):
             output, results = self.kernel.forward(inputs, self.options)
         self.layouts.update(results.layouts)
@@ -149,6 +156,7 @@ class _Backward(Function):
     def forward(
         call: _Call, needed: Sequence[bool], is_present: Sequence[bool], *tensors: Tensor
     ) -> tuple[Tensor, ...]:
+        tensors = _without_negation(tensors)
         present = iter(tensors[len(needed) :])
         gradients = [next(present) if each else None for each in is_present]
         inputs = call.with_tensors(tensors[: len(needed)])

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from helpers.pairwise import pairwise
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, KernelNotSupported
 from regard.ops import attend, weights
 from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.native.kernel import Native
 from regard.ops.kernels.native.library import library
 from regard.ops.masks import Causal, DenseMask, Documents, Padding, Spans, Window
-from regard.ops.measures import Mass, Received
-from regard.ops.scores import Alibi, Bias, ScaledDotProduct, Sinks, SoftCap
+from regard.ops.measures import KLDivergence, Mass, Received
+from regard.ops.scores import Alibi, Bias, RelativeKey, ScaledDotProduct, Sinks, SoftCap
 
 pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"native: {library()}")
 
@@ -288,3 +288,55 @@ def test_the_mass_of_selected_rows_is_that_of_their_positions(mask):
     whole, rows = weights(query, key), [5, 9, 10]
     expected = whole.measure(Mass(mask))["mass"][:, :, rows]
     torch.testing.assert_close(whole.at(queries=rows).measure(Mass(mask))["mass"], expected)
+
+
+@pytest.mark.parametrize("reaches", [(3, 3), (1, 200)])
+def test_several_relative_keys_are_left_to_another_kernel(reaches):
+    inputs = tensors(300, 300, 16, 16, heads=4, kv_heads=4)
+    random = torch.Generator().manual_seed(1)
+    tables = [torch.randn(2 * reach + 1, 16, generator=random) for reach in reaches]
+
+    def gradients(dtype, **options):
+        query, key, value, *both = copies = [leaf.to(dtype).requires_grad_() for leaf in (*inputs, *tables)]
+        score = ScaledDotProduct() + RelativeKey(both[0]) + RelativeKey(both[1])
+        output = attend(query, key, value, score=score, **options).output
+        return torch.autograd.grad(output.square().sum(), copies)
+
+    for ours, exact in zip(gradients(torch.float32), gradients(torch.float64, kernel="reference"), strict=True):
+        assert (ours - exact).abs().max() <= 1e-5 * exact.abs().max()
+    with pytest.raises(KernelNotSupported, match="one RelativeKey"):
+        gradients(torch.float32, kernel="native")
+
+
+def test_gradients_of_a_key_that_a_divergence_compares_with():
+    query, key, value = tensors(48, 48, 16, 16)
+
+    def gradient(dtype, kernel):
+        own, other = key.to(dtype).requires_grad_(), query.flip(2).to(dtype)
+        with torch.no_grad():
+            divergence = KLDivergence(weights(other, own))
+        measured = attend(query.to(dtype), own, value.to(dtype), measure=divergence, kernel=kernel).measured
+        return torch.autograd.grad(measured["kl_divergence"].sum(), own)[0]
+
+    exact = gradient(torch.float64, "reference")
+    assert (gradient(torch.float32, "native") - exact).abs().max() <= 1e-5 * exact.abs().max()
+
+
+@pytest.mark.parametrize("name", ["query", "key", "value", "bias", "gradient"])
+def test_views_with_the_sign_of_a_conjugate(name):
+    inputs = dict(zip(("query", "key", "value"), tensors(40, 60), strict=True))
+    inputs |= {
+        "bias": torch.linspace(-2, 2, 2400).view(40, 60),
+        "gradient": torch.linspace(-1, 1, 640).view(1, 2, 40, 8),
+    }
+
+    def results(**tensors):
+        query, key, value = leaves = [tensors[each].detach().requires_grad_() for each in ("query", "key", "value")]
+        score = ScaledDotProduct() + Bias(tensors["bias"])
+        output = attend(query, key, value, score=score, measure="entropy", kernel="native").output
+        return output, *torch.autograd.grad(output, leaves, tensors["gradient"])
+
+    negated = torch.complex(torch.zeros_like(inputs[name]), -inputs[name]).conj().imag
+    assert negated.is_neg()
+    assert torch.equal(negated, inputs[name])
+    assert all(map(torch.equal, results(**inputs | {name: negated}), results(**inputs)))

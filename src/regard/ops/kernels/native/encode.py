@@ -228,8 +228,11 @@ def unsupported_request(request: AttentionRequest) -> Iterator[str]:
     """Why a weight matrix cannot be computed, beyond the classes of its mask and score."""
     if mask_depth(request.mask) > MAX_MASK_DEPTH:
         yield f"it supports masks combined up to {MAX_MASK_DEPTH} deep"
-    if score_order(request.score) is None:
+    order = score_order(request.score)
+    if order is None:
         yield f"it adds biases to one ScaledDotProduct, the score is {request.score!r}"
+    elif sum(isinstance(score, RelativeKey) for score in order) > 1:
+        yield "it supports one RelativeKey in a score"
 
 
 def mask_depth(mask: Mask | None) -> int:

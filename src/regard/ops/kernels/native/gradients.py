@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -70,8 +71,10 @@ def unsupported_gradients(inputs: KernelInputs) -> list[str]:
 
 def _missing_gradients(inputs: KernelInputs, needed: Sequence[Tensor]) -> list[str]:
     request = inputs.request
-    supported = {id(t) for t in (request.query, request.key, inputs.value, *differentiable_tensors(inputs))}
-    missing = [f"of {tuple(t.shape)} numbers of a mask, score or measure" for t in needed if id(t) not in supported]
+    # A tensor can occur twice, as the key of a call and of the matrix that a divergence compares with.
+    supported = Counter(id(t) for t in (request.query, request.key, inputs.value, *differentiable_tensors(inputs)))
+    supported.subtract(id(t) for t in needed)
+    missing = [f"of {tuple(t.shape)} numbers of a mask, score or measure" for t in needed if supported[id(t)] < 0]
     if sum(isinstance(score, SoftCap) for score in score_order(request.score) or []) > 1:
         missing.append("of several soft-caps")
     return [f"it has no gradient {each}" for each in missing]
