@@ -41,6 +41,13 @@ def test_all_is_right(regard):
     assert "GFLOP/s" not in done.out
 
 
+def test_a_kernel_that_is_not_available_is_named_as_not_checked(regard, monkeypatch):
+    monkeypatch.setattr(Sdpa, "unavailable_reason", lambda self: "not today")
+    done = regard("check", "--no-speed")
+    assert done.code == 0
+    assert done.out.rstrip().endswith("as their dtype allows; not checked, because not available: sdpa")
+
+
 def test_the_speed_has_a_line_for_each_measurement(regard):
     done = regard("check")
     assert done.code == 0

@@ -149,6 +149,7 @@ def _print_differences(differences: Sequence[Difference], wrong: Sequence[Differ
     from rich.text import Text
 
     from regard.diagnostics.comparison import TOLERANCES
+    from regard.ops.kernels.dispatch import KERNELS
 
     console, largest = Console(), _largest(differences)
     dtypes = [str(dtype).removeprefix("torch.") for dtype in TOLERANCES]
@@ -161,7 +162,10 @@ def _print_differences(differences: Sequence[Difference], wrong: Sequence[Differ
         table.add_row(f" {kernel}", *(own.get(dtype, "") for dtype in dtypes))
     console.print(table)
     if not wrong:
-        console.print(f" {len(differences):,} results, all as exact as their dtype allows", highlight=False)
+        text = f" {len(differences):,} results, all as exact as their dtype allows"
+        if unavailable := [kernel.name for kernel in KERNELS if kernel.unavailable_reason()]:
+            text += f"; not checked, because not available: {', '.join(unavailable)}"
+        console.print(text, highlight=False, soft_wrap=True)
         return
     console.print(Text(f"{len(wrong):,} of {len(differences):,} results are wrong", style="bold red"))
     calls = _worst_of_calls(wrong)

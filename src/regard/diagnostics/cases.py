@@ -23,7 +23,7 @@ from regard.ops.measures import (
     Received,
     TopK,
 )
-from regard.ops.scores import Alibi, Bias, ScaledDotProduct, Score, Sinks, SoftCap, T5RelativeBias
+from regard.ops.scores import Alibi, Bias, RelativeKey, ScaledDotProduct, Score, Sinks, SoftCap, T5RelativeBias
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,7 @@ CASES = (
     CheckCase("bias", score=lambda tensor: ScaledDotProduct() + Bias(tensor), score_shape=(4, 33, 33)),
     CheckCase("ALiBi, causal", mask=lambda device: Causal(), score=_slopes, score_shape=(4,)),
     CheckCase("T5 bias", score=lambda tensor: ScaledDotProduct() + T5RelativeBias(tensor), score_shape=(32, 4)),
+    CheckCase("relative keys", score=lambda tensor: ScaledDotProduct() + RelativeKey(tensor), score_shape=(7, 16)),
     CheckCase("soft-cap, window", mask=lambda device: Window(8, 0), score=lambda _: SoftCap(ScaledDotProduct(), 2.0)),
     CheckCase("sinks, causal", lambda device: Causal(), lambda tensor: Sinks(ScaledDotProduct(), tensor), (4,)),
 )

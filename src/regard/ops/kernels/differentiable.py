@@ -76,11 +76,11 @@ class DifferentiableKernel(Kernel):
         return output, unflatten(inputs.measures, call.layouts, results)
 
 
-def _without_negation(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+def _without_negation(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Tensors whose memory has their numbers; that of the imaginary part of a conjugate has the other sign."""
     if any(tensor.is_neg() for tensor in tensors):
         return tuple(tensor.resolve_neg() for tensor in tensors)
-    return tensors
+    return tuple(tensors)
 
 
 @dataclass(eq=False)
