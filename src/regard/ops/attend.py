@@ -79,8 +79,8 @@ def attend(
             output 0.
 
     Raises:
-        InvalidArgument: If shapes, dtypes, devices or head counts do not fit, or a name is unknown; every problem is in
-            the message.
+        InvalidArgument: If shapes, dtypes, devices or head counts do not fit, an axis is empty, or a name is unknown;
+            every problem is in the message.
         InvalidType: If an argument has a wrong type.
         KernelNotSupported: If the named kernel cannot compute this call; the message says why.
 
