@@ -30,26 +30,38 @@ inline int64_t add(int64_t a, int64_t b) {
     return sum;
 }
 
-// How many keys a query may attend to at most.
-inline int64_t count_visible(const Mask& mask, int64_t keys) {
-    constexpr KeyRange everything{INT64_MIN, INT64_MAX};
-    KeyRange stack[MAX_MASK_DEPTH];  // relative to the query's position
+// A range outside of which a mask allows no key, from those of its windows and spans.
+//
+// range_of: the range of a step; `everything` if it has none.
+template <typename Function>
+KeyRange combine_ranges(const Mask& mask, KeyRange everything, Function range_of) {
+    KeyRange stack[MAX_MASK_DEPTH];
     int depth = 0;
     for (int64_t s = 0; s < mask.count; s++) {
         const MaskStep& step = mask.steps[s];
         if (step.kind == AND || step.kind == OR) {
             KeyRange b = stack[--depth], a = stack[--depth];
-            stack[depth++] = step.kind == AND ? KeyRange{std::max(a.start, b.start), std::min(a.stop, b.stop)}
-                                              : KeyRange{std::min(a.start, b.start), std::max(a.stop, b.stop)};
+            stack[depth++] = step.kind == AND    ? KeyRange{std::max(a.start, b.start), std::min(a.stop, b.stop)}
+                             : a.start >= a.stop ? b
+                             : b.start >= b.stop ? a
+                                                 : KeyRange{std::min(a.start, b.start), std::max(a.stop, b.stop)};
         } else if (step.kind == NOT) {
             stack[depth - 1] = everything;
         } else {
-            stack[depth++] = everything;
-            if (step.kind == WINDOW && step.left != UNLIMITED) stack[depth - 1].start = -step.left;
-            if (step.kind == WINDOW && step.right != UNLIMITED) stack[depth - 1].stop = add(step.right, 1);
+            stack[depth++] = range_of(step);
         }
     }
-    const KeyRange range = depth ? stack[0] : everything;
+    return depth ? stack[0] : everything;
+}
+
+// How many keys a query may attend to at most.
+inline int64_t count_visible(const Mask& mask, int64_t keys) {
+    constexpr KeyRange everything{INT64_MIN, INT64_MAX};  // relative to the query's position
+    const KeyRange range = combine_ranges(mask, everything, [&](const MaskStep& step) {
+        if (step.kind != WINDOW) return everything;
+        return KeyRange{step.left == UNLIMITED ? everything.start : -step.left,
+                        step.right == UNLIMITED ? everything.stop : add(step.right, 1)};
+    });
     int64_t count;
     if (__builtin_sub_overflow(range.stop, range.start, &count)) count = range.stop > range.start ? keys : 0;
     return std::clamp<int64_t>(count, 0, keys);
@@ -63,23 +75,7 @@ class MaskRow {
 
     // A range outside of which no key is allowed.
     KeyRange range() const {
-        KeyRange stack[MAX_MASK_DEPTH];
-        int depth = 0;
-        for (int64_t s = 0; s < mask.count; s++) {
-            const MaskStep& step = mask.steps[s];
-            if (step.kind == AND || step.kind == OR) {
-                KeyRange b = stack[--depth], a = stack[--depth];
-                stack[depth++] = step.kind == AND    ? KeyRange{std::max(a.start, b.start), std::min(a.stop, b.stop)}
-                                 : a.start >= a.stop ? b
-                                 : b.start >= b.stop ? a
-                                                     : KeyRange{std::min(a.start, b.start), std::max(a.stop, b.stop)};
-            } else if (step.kind == NOT) {
-                stack[depth - 1] = {0, keys};
-            } else {
-                stack[depth++] = range_of(step);
-            }
-        }
-        KeyRange range = depth ? stack[0] : KeyRange{0, keys};
+        const KeyRange range = combine_ranges(mask, {0, keys}, [this](const MaskStep& step) { return range_of(step); });
         return {std::max<int64_t>(range.start, 0), std::min(range.stop, keys)};
     }
 
