@@ -7,6 +7,7 @@ import io
 
 import pytest
 import torch
+from playwright.sync_api import expect
 
 import regard
 from helpers.explore.page_actions import arcs, layer_of, number_of, point_at, settle, token
@@ -111,10 +112,11 @@ def test_a_row_that_leaves_nearly_nothing_is_not_rescaled_and_says_so(open_page,
     assert [cells[0, 1], cells[0, 2]] == pytest.approx([0.6, 0.4], rel=1e-5)
     assert [cells[1, 1], cells[1, 2]] == pytest.approx([0.0003, 0.0001], abs=1e-6)
     assert [cells[2, 1], cells[2, 2]] == pytest.approx([0.5, 0.5], rel=1e-5)
+    panel = page.locator(".panel").first
     token(page, 0, 1).hover()
-    assert "Some rows are not rescaled" in page.locator(".panel").first.inner_text()
+    expect(panel).to_contain_text("Some rows are not rescaled")
     token(page, 0, 0).hover()
-    assert "Some rows are not rescaled" not in page.locator(".panel").first.inner_text()
+    expect(panel).not_to_contain_text("Some rows are not rescaled")
 
 
 def test_with_sinks_the_rest_keeps_what_they_take(open_page):

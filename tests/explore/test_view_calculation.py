@@ -10,7 +10,7 @@ import torch
 
 import regard
 from helpers.explore.displayed_weights import assert_printed
-from helpers.explore.page_actions import layer_of, point_at
+from helpers.explore.page_actions import layer_of, point_at, settle
 from helpers.explore.saved_files import pages_of, rows_of, saved
 from helpers.explore.serving import served
 from regard.analysis.layer import Layer
@@ -345,6 +345,7 @@ def test_pointing_at_a_row_points_at_its_key_and_selecting_in_the_matrix_selects
     row.scroll_into_view_if_needed()
     row.hover()
     page.wait_for_selector(".tip:not([hidden])")
+    settle(page)
     assert page.locator("tr.focused").evaluate_all("rows => rows.map(row => row.dataset.key)") == ["2"] * 4
 
 

@@ -10,7 +10,7 @@ import torch
 from playwright.sync_api import expect
 
 import regard
-from helpers.explore.page_actions import arcs, layer_of, number_of, point_at, token
+from helpers.explore.page_actions import arcs, layer_of, number_of, point_at, settle, token
 from regard.analysis.layer import Layer
 from regard.analysis.recording import Recording
 from regard.ops.measures import GroupPool
@@ -47,6 +47,7 @@ def saved(page) -> dict[tuple[int, int], float]:
 
 
 def words_of(page, line: int) -> list[str]:
+    settle(page)
     return page.locator(".tokens").nth(line).locator(".token").all_text_contents()
 
 
@@ -124,6 +125,7 @@ def test_the_matrix_keeps_its_place_when_words_are_shown(open_page, make_recordi
     page.mouse.down()
     page.mouse.move(x - 45, y, steps=5)
     page.mouse.up()
+    settle(page)
     after = float(page.locator("#matrix canvas").get_attribute("data-column"))
     assert after - before == pytest.approx(45 / 30, abs=0.1)
 
@@ -142,7 +144,7 @@ def test_words_by_keyboard_and_by_link(open_page, recording):
     assert button.get_attribute("aria-pressed") == "false"
     assert len(words_of(page, 1)) == 10
     page.evaluate("location.hash = '#layer=encoder.0&head=1&merge_words=1'")
-    page.wait_for_function("document.querySelectorAll('.token').length === 7")
+    expect(page.locator(".token")).to_have_count(7)
 
 
 @pytest.mark.parametrize(
