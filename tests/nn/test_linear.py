@@ -1,4 +1,4 @@
-"""Linear layers by oneDNN compared with float64."""
+"""Linear layers by oneDNN and by the native library compared with float64."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ import pytest
 import torch
 from torch.func import jvp as func_jvp
 from torch.func import vmap
+from torch.utils.flop_counter import FlopCounterMode
 
 from regard.nn import linear
+from regard.ops.kernels.native.library import library
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch was built without oneDNN")
 
 
-@pytest.fixture
-def onednn(monkeypatch):
-    """Linear layers are computed by oneDNN, on any processor."""
+@pytest.fixture(params=["oneDNN", "native"])
+def by_library(monkeypatch, request):
+    """Linear layers are computed by oneDNN on any processor, or those of few rows by the native library."""
     monkeypatch.setattr(linear, "is_onednn_faster", lambda: True)
+    if request.param == "oneDNN":
+        monkeypatch.setattr(linear, "linear_of_few_rows", lambda *arguments: None)
+    elif isinstance(library(), str):
+        pytest.skip(f"native: {library()}")
 
 
 def _linears():
@@ -29,32 +35,49 @@ def _linears():
     yield torch.randn(0, 256), weight, bias
     yield torch.randn(2, 300), weight.mT, None
     yield torch.randn(2, 256).expand(3, 2, 256), torch.nn.Parameter(weight), torch.nn.Parameter(bias)
+    yield torch.complex(torch.randn(4, 256), torch.randn(4, 256)).conj().imag, weight, bias
 
 
-@pytest.mark.parametrize("number", range(7))
-def test_linear_layers_equal_those_of_float64(onednn, number):
+@pytest.mark.parametrize("number", range(8))
+def test_linear_layers_equal_those_of_float64(by_library, number):
     x, weight, bias = list(_linears())[number]
     expected = torch.nn.functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
     with torch.no_grad():
         torch.testing.assert_close(linear.linear(x, weight, bias), expected.float(), rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch, which calls it
-def test_linear_layers_with_gradients_or_other_dtypes_are_torch_s(onednn, monkeypatch):
-    x, weight, bias = next(_linears())
-    taken = []
-    monkeypatch.setattr(linear.functional, "linear", lambda *arguments: taken.append(arguments) or arguments[0])
-    linear.linear(x, weight, bias)  # gradients may be needed
+@pytest.mark.filterwarnings("ignore:`torch.jit")  # by torch, which calls it
+@pytest.mark.parametrize("rows", [20, 2])
+def test_linear_layers_with_gradients_or_in_a_transformation_are_torch_s(by_library, monkeypatch, rows):
+    x, weight, bias = torch.randn(rows, 256), torch.randn(300, 256), torch.randn(300)
+    counted = []
+
+    def count(*arguments):
+        counted.append(arguments)
+        return torch.addmm(arguments[2], arguments[0], arguments[1].T)
+
+    monkeypatch.setattr(linear.functional, "linear", count)
+
+    def run(x, weight=weight, bias=bias):
+        return linear.linear(x, weight, bias)
+
+    run(x)  # gradients may be needed
     with torch.no_grad():
-        linear.linear(x, weight, bias)
-        assert len(taken) == 1
-        linear.linear(x.bfloat16(), weight.bfloat16(), None)
-        linear.linear(x, weight[:10], bias[:10])  # small
+        run(x)
+        assert len(counted) == 1
+        run(x.double(), weight.double(), bias.double())
+        run(x, weight[:10], bias[:10])  # small
         with torch.autocast("cpu", torch.bfloat16):
-            linear.linear(x, weight, bias)
-        func_jvp(lambda t: linear.linear(t, weight, bias), (x,), (x,))
-        vmap(lambda t: linear.linear(t, weight, bias))(x)
-        assert len(taken) == 6
-        graph = torch.compile(lambda t: linear.linear(t, weight, bias), backend="eager", fullgraph=True)
-        graph(x)
-        assert len(taken) == 7
+            run(x)
+        func_jvp(run, (x,), (x,))
+        vmap(lambda row: run(row[None]))(x)
+        assert len(counted) == 6
+        torch.compile(run, backend="eager", fullgraph=True)(x)
+        assert len(counted) == 7
+        traced = torch.jit.trace(run, x)
+        torch.testing.assert_close(traced(2 * x), torch.addmm(bias, 2 * x, weight.T))
+        with FlopCounterMode(display=False) as flops:
+            run(x)
+        assert flops.get_total_flops() == 2 * rows * 256 * 300
+        with pytest.raises(RuntimeError, match="shapes"):
+            run(x[:, 1:])

@@ -20,6 +20,7 @@ from torch import Tensor
 from helpers.pairwise import pairwise
 from regard.ops import attend
 from regard.ops.kernels.native.kernel import Native
+from regard.ops.kernels.native.library import Library, library
 from regard.ops.masks import Causal, DenseMask, Documents, Padding, Prefix, Spans, Window
 from regard.ops.measures import (
     BlockMean,
@@ -79,6 +80,7 @@ SCORES: dict[str, Callable[[Place, int, int, int], Any]] = {
     "sinks": lambda place, h, n, m: Sinks(ScaledDotProduct(), place(torch.randn(h))),
 }
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+LINEAR_ROWS, LINEAR_FEATURES = (1, 2, 3, 4, 5, 8), ((1, 1), (15, 3), (16, 4), (64, 9), (200, 7))
 LAYOUTS = ("contiguous", "heads last", "features first")
 
 
@@ -121,9 +123,22 @@ def _laid_out(place: Place, layout: str, dtype: torch.dtype, *shape: int) -> Ten
     return place(whole).permute(order)  # each of these permutations is its own inverse
 
 
+def run_linear(place: Place, rows: int, features: tuple[int, int], dtype: torch.dtype) -> list[Tensor]:
+    """A linear layer of a few rows, with a bias and without one; its tensors are at a place."""
+    torch.manual_seed(0)
+    x, weight, bias = (
+        place(torch.randn(shape).to(dtype)) for shape in ((rows, features[0]), features[::-1], features[1:])
+    )
+    found = library()
+    assert isinstance(found, Library)
+    return [found.linear(x, weight, bias), found.linear(x, weight, None)]
+
+
 def sample() -> list[tuple[Any, ...]]:
-    """Calls in which every pair of two settings occurs."""
-    return pairwise(SIZES, DIMS, HEADS, list(MASKS), list(SCORES), DTYPES, LAYOUTS)
+    """Functions and their arguments after the place: every pair of two settings occurs."""
+    attention = pairwise(SIZES, DIMS, HEADS, list(MASKS), list(SCORES), DTYPES, LAYOUTS)
+    linear = pairwise(LINEAR_ROWS, LINEAR_FEATURES, DTYPES[:2])
+    return [*((run, *case) for case in attention), *((run_linear, *case) for case in linear)]
 
 
 PROT_NONE = 0  # of sys/mman.h
@@ -150,7 +165,8 @@ def guarded(tensor: Tensor, at_end: bool) -> Tensor:
 
 def run_guarded(case: tuple[Any, ...]) -> None:
     """A call with its inputs and outputs between guard pages; the same results as in ordinary memory."""
-    expected = run(torch.clone, *case)
+    call, *arguments = case
+    expected = call(torch.clone, *arguments)
     new_empty, new_zeros = Tensor.new_empty, Tensor.new_zeros
     for at_end in (False, True):
 
@@ -159,7 +175,7 @@ def run_guarded(case: tuple[Any, ...]) -> None:
 
         Tensor.new_empty = Tensor.new_zeros = allocate  # pyright: ignore[reportAttributeAccessIssue]
         try:
-            found = run(lambda tensor, at_end=at_end: guarded(tensor, at_end), *case)
+            found = call(lambda tensor, at_end=at_end: guarded(tensor, at_end), *arguments)
         finally:
             Tensor.new_empty, Tensor.new_zeros = new_empty, new_zeros
         for ours, theirs in zip(found, expected, strict=True):
@@ -177,7 +193,7 @@ def main() -> None:
         if sys.argv[1] == "guarded":
             run_guarded(case)
         else:
-            run(torch.clone, *case)
+            case[0](torch.clone, *case[1:])
     torch.set_num_threads(2)  # the second thread has memory of its own
     run(torch.clone, (700, 300), (16, 16), (4, 4), "causal", "bias", torch.float32, "heads last")
     print(f"ran {len(cases)} calls of {prod(map(len, (SIZES, DIMS, HEADS, MASKS, SCORES, DTYPES, LAYOUTS)))}")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from regard.ops.autograd import without_autocast
 from regard.ops.kernels.base import Kernel, KernelInputs, Measured
 from regard.ops.masks import Causal, DenseMask
 from regard.ops.request import AttentionRequest
@@ -51,23 +52,20 @@ class Sdpa(Kernel):
         query, key, value = inputs.request.query, inputs.request.key, inputs.value
         assert value is not None
         device = value.device.type
-        # The output keeps the dtype of value. A meta device, which gives shapes only, has no autocast.
-        if device != "meta" and torch.is_autocast_enabled(device):
-            with torch.autocast(device, enabled=False):
-                return self.run(inputs)
         if value.shape[1] != key.shape[1]:
             value = value.repeat_interleave(query.shape[1] // value.shape[1], 1)
-        mask = _dense_mask(inputs.request)
-        output = scaled_dot_product_attention(
-            query if query.stride(-1) == 1 else query.contiguous(),
-            key if key.stride(-1) == 1 else key.contiguous(),
-            value if value.stride(-1) == 1 else value.contiguous(),
-            attn_mask=mask,
-            dropout_p=inputs.dropout,
-            is_causal=_is_causal(inputs.request),
-            scale=inputs.request.scale,
-            enable_gqa=_as_bool(query.shape[1] > key.shape[1]),
-        )
+        with without_autocast(device):  # the output keeps the dtype of value
+            mask = _dense_mask(inputs.request)
+            output = scaled_dot_product_attention(
+                query if query.stride(-1) == 1 else query.contiguous(),
+                key if key.stride(-1) == 1 else key.contiguous(),
+                value if value.stride(-1) == 1 else value.contiguous(),
+                attn_mask=mask,
+                dropout_p=inputs.dropout,
+                is_causal=_is_causal(inputs.request),
+                scale=inputs.request.scale,
+                enable_gqa=_as_bool(query.shape[1] > key.shape[1]),
+            )
         if mask is not None and device != "cpu":  # in half precision, torch's GPU kernels give rows without keys a mean
             output = output.masked_fill(~mask.any(-1, keepdim=True), 0.0)
         return output, {}

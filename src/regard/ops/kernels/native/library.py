@@ -98,6 +98,16 @@ class Call(ctypes.Structure):
     ]
 
 
+class LinearCall(ctypes.Structure):
+    """A product of a few rows with a matrix of weights."""
+
+    _fields_ = [
+        *((name, INT) for name in ("rows", "in_features", "out_features")),
+        *((name, POINTER) for name in ("x", "weight", "bias", "y")),
+        ("dtype", INT),
+    ]
+
+
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """Dtypes of query, key and value, and their numbers."""
 
@@ -116,8 +126,9 @@ class Library:
 
     def __init__(self, level: str) -> None:
         self.level = level
-        self._run: Any = _load(level).regard_run
-        self._run.restype = ctypes.c_int
+        loaded = _load(level)
+        self._run: Any = loaded.regard_run
+        self._linear: Any = loaded.regard_linear
         self._parallel, self._process = _torch_parallel(), os.getpid()
 
     def run(self, call: Call, backward: bool = False) -> None:
@@ -134,14 +145,40 @@ class Library:
             return
         threads = max(1, min(torch.get_num_threads(), tasks, int(tasks * work / MIN_WORK_PER_THREAD)))
         step = max(threads, int(MAX_WORK / work) // threads * threads)
-        reference = ctypes.byref(call)
-        parallel = self._parallel if os.getpid() == self._process else None  # a fork has none of OpenMP's threads
+        reference, parallel = ctypes.byref(call), self._team()
         for first in range(0, tasks, step):
             last = INT(min(first + step, tasks))
             if self._run(reference, int(backward), INT(first), last, threads, parallel):
                 raise MemoryError(
                     f"attention of {matrix.queries} queries and {matrix.keys} keys: not enough memory for a block"
                 )
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Compute y = x Wᵀ + b for a few rows x (rows, in), all contiguous, and all float32 or bfloat16.
+
+        Raises:
+            MemoryError: If there is not enough memory.
+        """
+        rows, (out_features, in_features) = x.shape[0], weight.shape
+        y = x.new_empty(rows, out_features)
+        call = LinearCall(
+            rows=rows,
+            in_features=in_features,
+            out_features=out_features,
+            x=x.data_ptr(),
+            weight=weight.data_ptr(),
+            bias=None if bias is None else bias.data_ptr(),
+            y=y.data_ptr(),
+            dtype=DTYPES[x.dtype],
+        )
+        threads = max(1, min(torch.get_num_threads(), rows * weight.numel() // MIN_WORK_PER_THREAD))
+        if self._linear(ctypes.byref(call), threads, self._team()):
+            raise MemoryError(f"a product of {rows} rows with {in_features} features: not enough memory")
+        return y
+
+    def _team(self) -> ctypes.c_void_p | None:
+        """What runs tasks on torch's threads, of which a fork has none."""
+        return self._parallel if os.getpid() == self._process else None
 
 
 @lru_cache(maxsize=1)
@@ -172,7 +209,7 @@ def _load(level: str) -> ctypes.CDLL:
         call_bytes = loaded.regard_call_bytes()
     except AttributeError:
         call_bytes = None
-    if call_bytes != ctypes.sizeof(Call):
+    if call_bytes != ctypes.sizeof(Call) + ctypes.sizeof(LinearCall):
         raise OSError(f"{path.name} was built from other sources")
     return loaded
 

@@ -125,4 +125,14 @@ struct Call {
     float *key_total, *value_total;  // (b, kv_heads or value_heads, keys, ...)
 };
 
+constexpr int64_t LINEAR_OUTPUTS = 4;  // features of y in a task
+
+// y = x Wᵀ + b for a few rows of x. Rows are contiguous, and all tensors are float32 or all bfloat16.
+struct LinearCall {
+    int64_t rows, in_features, out_features;
+    const void *x, *weight, *bias;  // bias is null where there is none
+    void* y;
+    Dtype dtype;
+};
+
 }  // namespace regard

@@ -23,58 +23,73 @@ int regard_forward(const regard::Call* call, int64_t first, int64_t last);
 int regard_backward(const regard::Call* call, int64_t first, int64_t last);
 void regard_finish_forward(const regard::Call* call);
 void regard_finish_backward(const regard::Call* call);
+int regard_linear_tasks(const regard::LinearCall* call, int64_t first, int64_t last);
 }
 
 namespace {
 
+using Parallel = void (*)(void (*share)(void*), void* data, unsigned threads, unsigned flags);  // GOMP_parallel
+
+// The tasks of a call from first to last. `run` computes some of them; it returns 0, or why it failed.
+template <typename LibraryCall>
 struct Work {
-    const regard::Call* call;
-    int (*run)(const regard::Call*, int64_t, int64_t);
+    const LibraryCall* call;
+    int (*run)(const LibraryCall*, int64_t, int64_t);
     int64_t first, last;
     int threads;
-    std::atomic<int> failed, next;
-};
+    std::atomic<int> failed{0}, next{0};
 
-// A share of the tasks: consecutive ones, so that a head's keys are packed once.
-void run_share(void* data) {
-    Work& work = *static_cast<Work*>(data);
-    const int64_t share = work.next.fetch_add(1), tasks = work.last - work.first;
-    if (share >= work.threads) return;  // another thread was faster
-    const int failed =
-        work.run(work.call, work.first + tasks * share / work.threads, work.first + tasks * (share + 1) / work.threads);
-    if (failed) work.failed = failed;
-}
+    // Consecutive tasks, so that a head's keys are packed once.
+    static void run_share(void* data) {
+        Work& work = *static_cast<Work*>(data);
+        const int64_t share = work.next.fetch_add(1), tasks = work.last - work.first;
+        if (share >= work.threads) return;  // another thread was faster
+        const int failed = work.run(work.call, work.first + tasks * share / work.threads,
+                                    work.first + tasks * (share + 1) / work.threads);
+        if (failed) work.failed = failed;
+    }
+
+    // Run all; `parallel` may be null.
+    int run_all(Parallel parallel) {
+        if (threads == 1) {
+            run_share(this);
+        } else if (parallel != nullptr) {
+            parallel(run_share, this, static_cast<unsigned>(threads), 0);
+            while (next < threads) run_share(this);  // a team may have fewer threads
+        } else {
+            std::vector<std::thread> team;
+            try {
+                for (int t = 1; t < threads; t++) team.emplace_back(run_share, this);
+            } catch (const std::exception&) {  // no more threads or memory: those that there are do all
+            }
+            while (next < threads) run_share(this);
+            for (std::thread& thread : team) thread.join();
+        }
+        return failed;
+    }
+};
 
 }  // namespace
 
-// Run the tasks from first to last of a forward or backward pass.
-//
-// `parallel` is GOMP_parallel or null. Returns 0, or 1 if there is not enough memory.
+// Run the tasks from first to last of a forward or backward pass. Returns 0, or 1 if there is not enough memory.
 REGARD_EXPORT int regard_run(const regard::Call* call, int is_backward, int64_t first, int64_t last, int threads,
-                             void (*parallel)(void (*)(void*), void*, unsigned, unsigned)) {
-    Work work{call, is_backward ? regard_backward : regard_forward, first, last, threads, {0}, {0}};
-    if (threads == 1) {
-        run_share(&work);
-    } else if (parallel != nullptr) {
-        parallel(run_share, &work, static_cast<unsigned>(threads), 0);
-        while (work.next < threads) run_share(&work);  // a team may have fewer threads
-    } else {
-        std::vector<std::thread> team;
-        try {
-            for (int t = 1; t < threads; t++) team.emplace_back(run_share, &work);
-        } catch (const std::exception&) {  // no more threads or memory: those that there are do all
-        }
-        while (work.next < threads) run_share(&work);
-        for (std::thread& thread : team) thread.join();
-    }
-    if (!work.failed && last == regard::count_tasks(*call))
+                             Parallel parallel) {
+    Work<regard::Call> work{call, is_backward ? regard_backward : regard_forward, first, last, threads};
+    const int failed = work.run_all(parallel);
+    if (!failed && last == regard::count_tasks(*call))
         (is_backward ? regard_finish_backward : regard_finish_forward)(call);
-    return work.failed;
+    return failed;
 }
 
-// The size of a call, which differs if Python's structures are of another version.
+// Compute a product of a few rows. Returns 0, or 1 if there is not enough memory.
+REGARD_EXPORT int regard_linear(const regard::LinearCall* call, int threads, Parallel parallel) {
+    const int64_t tasks = (call->out_features + regard::LINEAR_OUTPUTS - 1) / regard::LINEAR_OUTPUTS;
+    return Work<regard::LinearCall>{call, regard_linear_tasks, 0, tasks, threads}.run_all(parallel);
+}
+
+// The size of both calls, which differs if Python's structures are of another version.
 REGARD_EXPORT int regard_call_bytes() {
-    return sizeof(regard::Call);
+    return sizeof(regard::Call) + sizeof(regard::LinearCall);
 }
 
 #if defined(__x86_64__)
