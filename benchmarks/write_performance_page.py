@@ -68,6 +68,20 @@ A window computes twice as many cells for twice as many keys: here it took at mo
 |---|---|---|
 {speedup}
 
+## Models
+
+Models in Regard compared with the same models elsewhere, on a CPU: GPT and BERT of 6 layers and a translator of 3 + 3
+layers are trained in bfloat16, GPT-2 small continues prompts of {prompt} tokens, and a Marian base translates
+{sentences} sentences with beam {beam}. Regard's default dtype here is {dtype}
+(`python benchmarks/training.py`, `language_models.py`, `translation.py`).
+
+| | compared with | speedup (higher is better) |
+|---|---|---|
+{models}
+
+Generation has to read all weights for each token. With one prompt, adding up as many numbers would take
+{float32_limit:.2f} of GPT-2's time in float32 and {default_limit:.2f} in {dtype}.
+
 ## Memory
 
 Peak memory above the inputs in MB (lower is better), for the output with entropy and received of 8 heads. The last
@@ -151,10 +165,28 @@ def page() -> str:
         speedup=_compared(others, SPEEDUP),
         window=max(ratio for name, ratio in others.items() if "half as many keys" in name),
         memory="\n".join(memory),
+        **_model_figures(),
         explorer="\n".join(_explorer_rows(explorer["settings"])),
         writing=explorer["median_ratio"]["time relative to the forward pass: writing the page, 4096"],
         writing_memory=", ".join(f"{size:.0f} MB at {int(tokens):,}" for tokens, size in writing_memory),
     )
+
+
+def _model_figures() -> dict[str, Any]:
+    language_models, training, translation = map(_read, ("language_models", "training", "translation"))
+    settings = language_models["generation"]["settings"]
+    limit = "fraction of the memory bandwidth limit, batch 1, "
+    ratios = language_models["training"]["median_ratio"] | language_models["generation"]["median_ratio"]
+    for kind, result in (("translator", training), ("translation", translation)):
+        ratios |= {f"{name}, {kind}": ratio for name, ratio in result["median_ratio"].items()}
+    return {
+        "models": _compared(ratios, SPEEDUP),
+        "float32_limit": settings[f"{limit}float32"],
+        "default_limit": settings[f"{limit}default"],
+        "prompt": settings["prompt"],
+        "dtype": settings["dtype"].removeprefix("torch."),
+        **{name: translation["settings"][name] for name in ("sentences", "beam")},
+    }
 
 
 def _native_figures(native: dict[str, Any]) -> dict[str, Any]:
