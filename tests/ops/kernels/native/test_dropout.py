@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
+from regard.errors import KernelNotSupported
 from regard.ops import attend
 from regard.ops.kernels.native.library import library
 from regard.ops.masks import Causal
+from regard.ops.measures import TransposedProduct
+from regard.ops.scores import Bias, ScaledDotProduct
 
 pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"native: {library()}")
 P = 0.3
@@ -57,3 +62,13 @@ def test_each_cell_is_dropped_with_the_probability_and_independently():
     torch.manual_seed(3)
     other = (attend(query, query, identity, dropout=P, kernel="native").output != 0).float()
     assert abs((centered * (other - other.mean())).mean().item()) < 5 * P * (1 - P) / kept.numel() ** 0.5
+
+
+def test_an_error_says_what_has_no_gradient():
+    query, key, value = torch.randn(3, 1, 2, 64, 8).unbind()
+    score = ScaledDotProduct() + Bias(torch.randn(1, 64, requires_grad=True))
+    with pytest.raises(KernelNotSupported, match=re.escape("no gradient of the (1, 64) tensor of the score, with dro")):
+        dropped(query, key, value, score=score)
+    measure = {"sums": TransposedProduct(torch.randn(1, 2, 64, 6, requires_grad=True))}
+    with pytest.raises(KernelNotSupported, match=r"no gradient of the \(1, 2, 64, 6\) tensor of the measure 'sums'"):
+        dropped(query, key, value, measure=measure)

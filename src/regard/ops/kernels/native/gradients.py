@@ -74,7 +74,7 @@ def _missing_gradients(inputs: KernelInputs, needed: Sequence[Tensor]) -> list[s
     # A tensor can occur twice, as the key of a call and of the matrix that a divergence compares with.
     supported = Counter(id(t) for t in (request.query, request.key, inputs.value, *differentiable_tensors(inputs)))
     supported.subtract(id(t) for t in needed)
-    missing = [f"of {_owner_of(inputs, t)}, {tuple(t.shape)}" for t in needed if supported[id(t)] < 0]
+    missing = [f"of the {tuple(t.shape)} tensor of {_owner_of(inputs, t)}" for t in needed if supported[id(t)] < 0]
     if sum(isinstance(score, SoftCap) for score in score_order(request.score) or []) > 1:
         missing.append("of several soft-caps")
     return [f"it has no gradient {each}" for each in missing]
@@ -84,7 +84,7 @@ def _owner_of(inputs: KernelInputs, tensor: Tensor) -> str:
     """What a tensor belongs to, as the caller knows it."""
     owners = {"the score": inputs.request.score, "the mask": inputs.request.mask}
     owners |= {f"the measure {name!r}": measure for name, measure in inputs.measures.items()}
-    return next((name for name, owner in owners.items() if any(t is tensor for t in tensors_in(owner))), "a tensor")
+    return next((name for name, owner in owners.items() if any(t is tensor for t in tensors_in(owner))), "the inputs")
 
 
 class BackwardCall:
