@@ -79,7 +79,7 @@ layers are trained in bfloat16, GPT-2 small continues prompts of {prompt} tokens
 |---|---|---|
 {models}
 
-Generation has to read all weights for each token. With one prompt, adding up as many numbers would take
+Generation has to read all weights for each token. With one prompt, adding up numbers of as many bytes would take
 {float32_limit:.2f} of GPT-2's time in float32 and {default_limit:.2f} in {dtype}.
 
 ## Memory
@@ -178,7 +178,7 @@ def _model_figures() -> dict[str, Any]:
     limit = "fraction of the memory bandwidth limit, batch 1, "
     ratios = language_models["training"]["median_ratio"] | language_models["generation"]["median_ratio"]
     for kind, result in (("translator", training), ("translation", translation)):
-        ratios |= {f"{name}, {kind}": ratio for name, ratio in result["median_ratio"].items()}
+        ratios |= {name.replace(": ", f": {kind}, "): ratio for name, ratio in result["median_ratio"].items()}
     return {
         "models": _compared(ratios, SPEEDUP),
         "float32_limit": settings[f"{limit}float32"],

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch.func import jvp as func_jvp
 from torch.func import vmap
+from torch.fx import symbolic_trace
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard.nn import linear
 from regard.ops.kernels.native.library import library
-
-pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch was built without oneDNN")
 
 
 @pytest.fixture(params=["oneDNN", "native"])
 def by_library(monkeypatch, request):
     """Linear layers are computed by oneDNN on any processor, or those of few rows by the native library."""
     monkeypatch.setattr(linear, "is_onednn_faster", lambda: True)
+    monkeypatch.setattr(linear, "MIN_WEIGHTS", 10_000)
     if request.param == "oneDNN":
+        if not torch.backends.mkldnn.is_available():
+            pytest.skip("this torch was built without oneDNN")
         monkeypatch.setattr(linear, "linear_of_few_rows", lambda *arguments: None)
     elif isinstance(library(), str):
         pytest.skip(f"native: {library()}")
@@ -76,8 +83,95 @@ def test_linear_layers_with_gradients_or_in_a_transformation_are_torch_s(by_libr
         assert len(counted) == 7
         traced = torch.jit.trace(run, x)
         torch.testing.assert_close(traced(2 * x), torch.addmm(bias, 2 * x, weight.T))
+        torch.testing.assert_close(symbolic_trace(lambda x: run(x))(x), torch.addmm(bias, x, weight.T))
         with FlopCounterMode(display=False) as flops:
             run(x)
         assert flops.get_total_flops() == 2 * rows * 256 * 300
-        with pytest.raises(RuntimeError, match="shapes"):
-            run(x[:, 1:])
+
+
+def test_a_result_without_gradients_can_be_changed_where_they_are_enabled(by_library):
+    x, weight, bias = torch.randn(2, 256), torch.randn(300, 256), torch.randn(300, requires_grad=True)
+    with torch.no_grad():
+        y = linear.linear(x, weight, bias)
+    y += bias  # fails for a view that was made without gradients
+    y.sum().backward()
+    assert torch.equal(bias.grad, torch.full((300,), 2.0))
+
+
+def test_flops_are_counted_in_each_thread(by_library):
+    x, weight = torch.randn(2, 256), torch.randn(300, 256)
+    entered, left = threading.Barrier(2, timeout=30), threading.Barrier(2, timeout=30)
+
+    def first():
+        with FlopCounterMode(display=False):
+            entered.wait()
+        left.wait()
+
+    def second():
+        entered.wait()
+        with torch.no_grad(), FlopCounterMode(display=False) as flops:
+            left.wait()
+            linear.linear(x, weight, None)
+        return flops.get_total_flops()
+
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(first)
+        assert pool.submit(second).result() == 2 * 2 * 256 * 300
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("kind", ["negated", "zero", "sparse", "oneDNN's", "nested", "functional", "in a mode"])
+def test_inputs_of_every_kind_give_what_torch_gives(by_library, kind):
+    x, weight = torch.randn(2, 256), torch.randn(300, 256)
+    made = {
+        "negated": lambda: torch._neg_view(x),
+        "zero": lambda: torch._efficientzerotensor(2, 256),
+        "sparse": x.to_sparse,
+        "oneDNN's": x.to_mkldnn,
+        "nested": lambda: torch.nested.nested_tensor([x, x[:1]]),
+    }.get(kind, lambda: x)()
+
+    def run(function):
+        if kind == "functional":
+            return torch.func.functionalize(lambda x: function(x, weight, None))(made)
+        with torch.device("cpu") if kind == "in a mode" else nullcontext():
+            return function(made, weight, None)
+
+    with torch.no_grad():
+        found, expected = run(linear.linear), run(torch.nn.functional.linear)
+    if kind == "nested":
+        found, expected = found.values(), expected.values()
+    assert found.layout == expected.layout
+    torch.testing.assert_close(found.to_dense(), expected.to_dense(), rtol=1e-5, atol=1e-4)
+
+
+def _errors():
+    """Inputs, weights and biases that do not fit, and a weight whose memory was freed, as sharded training does."""
+    x, weight, bias = torch.randn(2, 256), torch.randn(300, 256), torch.randn(300)
+    freed = torch.randn(300, 256)
+    freed.untyped_storage().resize_(0)
+    return {
+        "features": (x[:, 1:], weight, bias),
+        "short bias": (x, weight, bias[:100]),
+        "long bias": (x, weight, torch.randn(400)),
+        "dtype": (x, weight.bfloat16(), bias),
+        "freed": (x, freed, bias),
+    }
+
+
+@pytest.mark.parametrize("kind", _errors())
+def test_errors_are_those_of_torch(by_library, kind):
+    arguments = _errors()[kind]
+    with torch.no_grad():
+        with pytest.raises(RuntimeError) as expected:
+            torch.nn.functional.linear(*arguments)
+        with pytest.raises(RuntimeError, match=re.escape(str(expected.value))):
+            linear.linear(*arguments)
+
+
+@pytest.mark.parametrize("bias", [torch.ones(1), torch.ones(()), torch.ones(2, 300), torch.ones(1, 300)])
+def test_a_bias_is_broadcast_as_by_torch(by_library, bias):
+    x, weight = torch.randn(2, 256), torch.randn(300, 256)
+    with torch.no_grad():
+        expected = torch.nn.functional.linear(x, weight, bias)
+        torch.testing.assert_close(linear.linear(x, weight, bias), expected, rtol=1e-5, atol=1e-4)

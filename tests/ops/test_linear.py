@@ -57,6 +57,8 @@ def test_axes_and_strides_of_the_input():
     close(linear.linear_of_few_rows(x.T.contiguous().T, weight, bias), exact)
     close(linear.linear_of_few_rows(x[:1].expand(4, 20), weight, bias), exact[:1].expand(4, 7))
     assert linear.linear_of_few_rows(x[:0], weight, bias).shape == (0, 7)
+    assert linear.linear_of_few_rows(x, weight[:0], bias[:0]).shape == (6, 0)
+    assert torch.equal(linear.linear_of_few_rows(x[:, :0], weight[:, :0].contiguous(), bias), bias.expand(6, 7))
 
 
 def test_infinite_and_missing_numbers_stay_in_their_row_and_feature():

@@ -2,7 +2,7 @@
 
 A few rows, as in a step of generation, are multiplied at the speed of memory by `regard.ops.linear`. For more, torch
 multiplies float32 with MKL, which does not use the widest instructions of other vendors' processors. oneDNN, which
-torch has for convolutions and bfloat16, does: on AMD processors with AVX-512 it takes 0.5 to 0.9 times as long.
+torch has for convolutions and bfloat16, does: on AMD processors with AVX-512 it takes 0.6 to 0.9 times as long.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn import functional
-from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+from torch.utils._python_dispatch import (
+    _get_current_dispatch_mode,  # pyright: ignore[reportPrivateUsage]
+)
 
 from regard.checks import Checks
 from regard.ops.linear import linear_of_few_rows
 
-MIN_WEIGHTS = 2**16
-"""Layers with fewer weights gain little."""
+MIN_WEIGHTS = 2**18
+"""With fewer weights, a call of another library takes longer than what it saves."""
 
 
 class Linear(nn.Linear):
-    """y = x Wᵀ + b: ``torch.nn.Linear`` that uses oneDNN on a CPU when it is faster and no gradient is needed.
+    """y = x Wᵀ + b: ``torch.nn.Linear`` with faster products on a CPU when no gradient is needed.
 
     Examples:
         >>> import torch
@@ -47,40 +49,53 @@ class Linear(nn.Linear):
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """`torch.nn.functional.linear`, on a CPU by the fastest library where no gradients are needed, as in generation."""
-    parameters = (weight,) if bias is None else (weight, bias)
-    if _is_transformed() or weight.numel() < MIN_WEIGHTS or not x.numel() or not _is_plain(x, *parameters):
-        return functional.linear(x, weight, bias)
-    y = linear_of_few_rows(x, weight, bias)
-    if y is not None:
-        return y
-    if x.dtype == torch.float32 and is_onednn_faster():
-        return torch.ops.mkldnn._linear_pointwise.default(x.contiguous(), weight, bias, "none", [], "")
+    if not _is_transformed() and weight.numel() >= MIN_WEIGHTS:
+        with torch._C.DisableTorchFunction():  # pyright: ignore[reportPrivateUsage] - or a mode sees each step
+            if _is_plain(x, weight, bias):
+                y = linear_of_few_rows(x, weight, bias)
+                if y is not None:
+                    return y
+                if x.dtype == torch.float32 and is_onednn_faster():
+                    return torch.ops.mkldnn._linear_pointwise.default(x.contiguous(), weight, bias, "none", [], "")
     return functional.linear(x, weight, bias)
 
 
 def _is_transformed() -> bool:
-    """Whether torch needs to see the operation: for gradients, to record it, or to change its dtype."""
+    """Whether torch needs to see the operation: to differentiate it, to record it or to change its dtype."""
     return (
         torch.is_grad_enabled()
         or torch.compiler.is_compiling()
         or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
         or forward_ad._current_level >= 0  # pyright: ignore[reportPrivateUsage]
-        or is_in_torch_dispatch_mode()
+        or _get_current_dispatch_mode() is not None
         or torch.is_autocast_enabled("cpu")
     )
 
 
-def _is_plain(x: Tensor, *parameters: Tensor) -> bool:
-    """Whether these fit together, and are numbers in the memory of a CPU."""
-    return x.shape[-1:] == parameters[0].shape[1:] and all(
-        type(tensor) in (Tensor, nn.Parameter)
-        and not _is_wrapped(tensor)
-        and tensor.dtype == x.dtype
-        and tensor.device.type == "cpu"
-        and (tensor is x or tensor.is_contiguous())
-        and not tensor.is_neg()
-        for tensor in (x, *parameters)
+def _is_plain(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether these are ordinary CPU tensors of one dtype whose shapes match."""
+    tensors = (x, weight) if bias is None else (x, weight, bias)
+    return (
+        all(type(tensor) in (Tensor, nn.Parameter) and _keys_of(tensor) in _PLAIN for tensor in tensors)
+        and all(tensor.dtype == x.dtype and tensor.untyped_storage().nbytes() > 0 for tensor in tensors)
+        and x.shape[-1:] == weight.shape[1:]
+        and weight.is_contiguous()
+        and (bias is None or (bias.shape == weight.shape[:1] and bias.is_contiguous()))
     )
+
+
+def _keys_of(tensor: Tensor) -> int:
+    """What torch's dispatcher knows of a tensor: its device and layout, and whether it is wrapped, negated or zero."""
+    return torch._C._dispatch_keys(tensor).raw_repr()  # pyright: ignore[reportPrivateUsage]
+
+
+def _plain_keys() -> set[int]:
+    with torch.inference_mode():
+        inference = torch.empty(0, device="cpu")
+    return {_keys_of(torch.empty(0, device="cpu")), _keys_of(inference)}
+
+
+_PLAIN = _plain_keys()
 
 
 @lru_cache(maxsize=1)
@@ -99,9 +114,6 @@ def _is_amd() -> bool:
         return "AuthenticAMD" in Path("/proc/cpuinfo").read_text()[:1000]
     except OSError:
         return "AuthenticAMD" in platform.processor()
-
-
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage]
 
 
 def check_input(

@@ -76,7 +76,7 @@ def test_sanitizers_find_nothing(sanitized):
     code = (
         f"from regard.ops.kernels.native.library import library; assert library().level == {path.stem!r}; "
         f"assert {str(path)!r} in open('/proc/self/maps').read(); "
-        f"import sys; sys.argv[1:] = ['plain']; from {CALLS} import main; main()"
+        f"import sys; sys.argv[1:] = ['plain', '0', '2']; from {CALLS} import main; main()"
     )
     done = run(*python("-c", code), env=environment)
     assert done.returncode == 0, done.stderr[-6000:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -74,7 +75,8 @@ def _missing_gradients(inputs: KernelInputs, needed: Sequence[Tensor]) -> list[s
     # A tensor can occur twice, as the key of a call and of the matrix that a divergence compares with.
     supported = Counter(id(t) for t in (request.query, request.key, inputs.value, *differentiable_tensors(inputs)))
     supported.subtract(id(t) for t in needed)
-    missing = [f"of the {tuple(t.shape)} tensor of {_owner_of(inputs, t)}" for t in needed if supported[id(t)] < 0]
+    tensors = {id(t): t for t in needed if supported[id(t)] < 0}.values()
+    missing = [f"of the {tuple(t.shape)} tensor of {_owner_of(inputs, t)}" for t in tensors]
     if sum(isinstance(score, SoftCap) for score in score_order(request.score) or []) > 1:
         missing.append("of several soft-caps")
     return [f"it has no gradient {each}" for each in missing]
@@ -82,8 +84,8 @@ def _missing_gradients(inputs: KernelInputs, needed: Sequence[Tensor]) -> list[s
 
 def _owner_of(inputs: KernelInputs, tensor: Tensor) -> str:
     """What a tensor belongs to, as the caller knows it."""
-    owners = {"the score": inputs.request.score, "the mask": inputs.request.mask}
-    owners |= {f"the measure {name!r}": measure for name, measure in inputs.measures.items()}
+    owners: dict[str, Any] = {f"the measure {name!r}": measure for name, measure in inputs.measures.items()}
+    owners |= {"the score": inputs.request.score, "the mask": inputs.request.mask}
     return next((name for name, owner in owners.items() if any(t is tensor for t in tensors_in(owner))), "the inputs")
 
 

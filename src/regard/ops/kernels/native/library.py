@@ -21,6 +21,9 @@ LEVELS = ("baseline", "avx2", "avx512", "avx512bf16", "amx")
 MIN_WORK_PER_THREAD = 2**17
 """Multiply-adds for which a second thread pays off, about ten microseconds."""
 
+LINEAR_OUTPUTS = 4
+"""Output features of a task of a linear layer."""
+
 MAX_WORK = 2**33
 """Multiply-adds after which Python can notice Ctrl-C: less than a second on one core."""
 
@@ -154,13 +157,13 @@ class Library:
                 )
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Compute y = x Wᵀ + b for a few rows x (rows, in), all contiguous, and all float32 or bfloat16.
+        """Compute y = x Wᵀ + b for a few rows x (..., in). All are contiguous, and all float32 or all bfloat16.
 
         Raises:
             MemoryError: If there is not enough memory.
         """
-        rows, (out_features, in_features) = x.shape[0], weight.shape
-        y = x.new_empty(rows, out_features)
+        rows, (out_features, in_features) = x.shape[:-1].numel(), weight.shape
+        y = x.new_empty(*x.shape[:-1], out_features)
         call = LinearCall(
             rows=rows,
             in_features=in_features,
@@ -171,13 +174,14 @@ class Library:
             y=y.data_ptr(),
             dtype=DTYPES[x.dtype],
         )
-        threads = max(1, min(torch.get_num_threads(), rows * weight.numel() // MIN_WORK_PER_THREAD))
+        most = min(torch.get_num_threads(), -(-out_features // LINEAR_OUTPUTS))
+        threads = max(1, min(most, rows * weight.numel() // MIN_WORK_PER_THREAD))
         if self._linear(ctypes.byref(call), threads, self._team()):
-            raise MemoryError(f"a product of {rows} rows with {in_features} features: not enough memory")
+            raise MemoryError(f"{rows} rows and {out_features} x {in_features} weights: not enough memory")
         return y
 
     def _team(self) -> ctypes.c_void_p | None:
-        """What runs tasks on torch's threads, of which a fork has none."""
+        """The function that runs tasks on torch's threads; None in a fork, which has none of them."""
         return self._parallel if os.getpid() == self._process else None
 
 

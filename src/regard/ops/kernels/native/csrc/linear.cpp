@@ -1,7 +1,7 @@
 // Products of a few rows with a matrix of weights, as in a step of generation.
 //
-// Memory is the limit: each weight is read once, for all rows. A row's numbers are added up in an order that depends on
-// the number of features alone: neither the other rows nor the number of threads change a result.
+// Memory is the limit: each weight is read from it once, for all rows. A row's numbers are added up in an order that
+// depends on the number of features alone: neither the other rows nor the number of threads change a result.
 
 #include "call.h"
 #include "simd.h"
@@ -11,7 +11,7 @@ namespace regard {
 namespace {
 
 constexpr int64_t OUTPUTS = LINEAR_OUTPUTS;
-constexpr int64_t MAX_ROWS = LANES == 16 ? 4 : 2;  // at once, for which there are registers
+constexpr int64_t ROWS_AT_ONCE = LANES == 16 ? 4 : 2;  // as many as there are registers for
 
 inline Floats load_floats(const float* from) {
     return load(from);
@@ -49,19 +49,13 @@ class FewRows {
                 for (int64_t i = 0; i < call.rows; i++) multiply<1, 1>(i, o);
             return;
         }
-        for (int64_t i = 0; i < call.rows; i += MAX_ROWS) {
-            switch (std::min(MAX_ROWS, call.rows - i)) {
-                case 1:
-                    multiply<1, OUTPUTS>(i, first);
-                    break;
-                case 2:
-                    multiply<2, OUTPUTS>(i, first);
-                    break;
-                case 3:
-                    multiply<3, OUTPUTS>(i, first);
-                    break;
-                case 4:
-                    multiply<4, OUTPUTS>(i, first);
+        for (int64_t i = 0; i < call.rows; i += ROWS_AT_ONCE) {
+            const int64_t rows = std::min(ROWS_AT_ONCE, call.rows - i);
+            if (rows == 1) multiply<1, OUTPUTS>(i, first);
+            if (rows == 2) multiply<2, OUTPUTS>(i, first);
+            if constexpr (ROWS_AT_ONCE == 4) {
+                if (rows == 3) multiply<3, OUTPUTS>(i, first);
+                if (rows == 4) multiply<4, OUTPUTS>(i, first);
             }
         }
     }
@@ -72,13 +66,13 @@ class FewRows {
     __attribute__((noinline)) void multiply(int64_t row, int64_t first) {
         const float* rows = x.get() + row * width;
         const T* weights = weight + first * features;
+        const T* next = first + 2 * COUNT <= call.out_features ? weights + COUNT * features : weights;
         Floats sums[ROWS][COUNT] = {};
         int64_t f = 0;
         for (; f + LANES <= features; f += LANES)
             for (int64_t o = 0; o < COUNT; o++) {
-                const T* from = weights + o * features + f;
-                if (COUNT > 1) __builtin_prefetch(from + COUNT * features);  // processors foresee only COUNT = 1
-                const Floats vector = load_floats(from);
+                if (COUNT > 1) __builtin_prefetch(next + o * features + f);  // processors foresee only COUNT = 1
+                const Floats vector = load_floats(weights + o * features + f);
                 for (int64_t i = 0; i < ROWS; i++) sums[i][o] += vector * load(rows + i * width + f);
             }
         for (int64_t o = 0; o < COUNT; o++) {

@@ -49,7 +49,7 @@ struct Work {
         if (failed) work.failed = failed;
     }
 
-    // Run all; `parallel` may be null.
+    // Run all tasks; `parallel` is GOMP_parallel, or null to start new threads.
     int run_all(Parallel parallel) {
         if (threads == 1) {
             run_share(this);
