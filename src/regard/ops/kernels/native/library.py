@@ -21,9 +21,6 @@ LEVELS = ("baseline", "avx2", "avx512", "avx512bf16", "amx")
 MIN_WORK_PER_THREAD = 2**17
 """Multiply-adds for which a second thread pays off, about ten microseconds."""
 
-LINEAR_OUTPUTS = 4
-"""Output features of a task of a linear layer."""
-
 MAX_WORK = 2**33
 """Multiply-adds after which Python can notice Ctrl-C: less than a second on one core."""
 
@@ -174,8 +171,7 @@ class Library:
             y=y.data_ptr(),
             dtype=DTYPES[x.dtype],
         )
-        most = min(torch.get_num_threads(), -(-out_features // LINEAR_OUTPUTS))
-        threads = max(1, min(most, rows * weight.numel() // MIN_WORK_PER_THREAD))
+        threads = max(1, min(torch.get_num_threads(), rows * weight.numel() // MIN_WORK_PER_THREAD))
         if self._linear(ctypes.byref(call), threads, self._team()):
             raise MemoryError(f"{rows} rows and {out_features} x {in_features} weights: not enough memory")
         return y

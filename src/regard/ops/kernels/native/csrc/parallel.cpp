@@ -3,6 +3,7 @@
 // OpenMP's threads wait actively for a moment after each operation of torch. Other threads would compete with them for
 // the cores; these are the same.
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <thread>
@@ -81,9 +82,10 @@ REGARD_EXPORT int regard_run(const regard::Call* call, int is_backward, int64_t 
     return failed;
 }
 
-// Compute a product of a few rows. Returns 0, or 1 if there is not enough memory.
+// Compute a product of a few rows, on as many threads at most. Returns 0, or 1 if there is not enough memory.
 REGARD_EXPORT int regard_linear(const regard::LinearCall* call, int threads, Parallel parallel) {
     const int64_t tasks = (call->out_features + regard::LINEAR_OUTPUTS - 1) / regard::LINEAR_OUTPUTS;
+    threads = static_cast<int>(std::clamp<int64_t>(tasks, 1, threads));
     return Work<regard::LinearCall>{call, regard_linear_tasks, 0, tasks, threads}.run_all(parallel);
 }
 
