@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +19,10 @@ Result = TypeVar("Result")
 Kind = Literal["floating-point", "integer", "bool"]
 
 _UNDER = {"floating-point": "a floating-point tensor", "integer": "an integer tensor", "bool": "a bool tensor"}
+
+
+_LIBRARIES = frozenset(("regard", "torch", "transformers", "contextlib"))
+"""Packages whose frames a warning skips."""
 
 
 class Checks:
@@ -106,11 +113,11 @@ class Checks:
         high: float | None = None,
         optional: bool = False,
     ) -> bool:
-        """Check that a value is a finite int or float with ``low <= value <= high``, ``above < value < below``."""
+        """Check that a value is a finite number with ``low <= value <= high`` and ``above < value < below``."""
         if value is None and optional:
             return True
         expected = _range("a finite number", optional, low, below, above, high)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
             return self.fail_type(f"{name}: expected {expected}, got {value!r:.80}")
         too_low = (low is not None and value < low) or (above is not None and value <= above)
         too_high = (high is not None and value > high) or (below is not None and value >= below)
@@ -193,6 +200,14 @@ def broadcastable_to(tensor: Tensor, shape: Sequence[int]) -> bool:
     )
 
 
+def warn(message: str) -> None:
+    """Warn with the line of the caller's own code: the first frame outside of Regard, torch and transformers."""
+    frame, level = sys._getframe(1), 2  # pyright: ignore[reportPrivateUsage]
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
+
+
 def as_device(device: Any) -> torch.device:
     """The device that an argument means.
 
@@ -237,7 +252,7 @@ def _is_kind(tensor: Tensor, kind: Kind) -> bool:
     return not (tensor.dtype == torch.bool or tensor.is_floating_point() or tensor.is_complex())
 
 
-def _is_finite(value: float) -> bool:
+def _is_finite(value: Any) -> bool:
     try:
         return isfinite(value)
     except OverflowError:  # an int that no float can hold

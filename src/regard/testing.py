@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor
 
 from regard.errors import InvalidArgument, RegardError
 from regard.ops import attend
-from regard.ops.kernels import blocks
+from regard.ops.kernels.base import Kernel
+from regard.ops.kernels.blocks import BlockSizes
+from regard.ops.kernels.blockwise import Blockwise
+from regard.ops.kernels.reference import Reference
 from regard.ops.masks import Causal, Mask, Padding, Window, as_mask
 from regard.ops.measures import Measure
 from regard.ops.rules import Rule
@@ -90,8 +91,9 @@ def _masks(batch: int, keys: int) -> Iterator[Mask | None]:
 def _compare(
     rule: Rule, mask: Mask | None, shape: tuple[int, int, int, int], dtype: torch.dtype, head_dim: int
 ) -> None:
-    reference, has_gradient = _results(rule, mask, shape, dtype, head_dim, "reference")
-    ours, _ = _results(rule, mask, shape, dtype, head_dim, "blockwise", has_gradient)
+    reference, has_gradient = _results(rule, mask, shape, dtype, head_dim, Reference())
+    in_blocks = Blockwise(BlockSizes(rows=3, max_rows=3, elements=3 * shape[3], elements_per_head=2**22))
+    ours, _ = _results(rule, mask, shape, dtype, head_dim, in_blocks, has_gradient)
     for (name, actual), expected in zip(ours.items(), reference.values(), strict=True):
         tolerance = max(TOLERANCES.get(each, 0.0) for each in (dtype, actual.dtype))
         size = max(1.0, expected[expected.isfinite()].abs().max().item() if expected.isfinite().any() else 1.0)
@@ -113,10 +115,10 @@ def _results(
     shape: tuple[int, int, int, int],
     dtype: torch.dtype,
     head_dim: int,
-    kernel: str,
+    kernel: Kernel,
     has_gradient: Collection[str] | None = None,
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Output, measures and gradients of a kernel, in blocks of three rows, and which of them were differentiated.
+    """Output, measures and gradients of a kernel, and which of them were differentiated.
 
     Pass `has_gradient`, as the reference kernel returned it, for other kernels: a measure may return counts, which have
     no gradient.
@@ -135,19 +137,18 @@ def _results(
         options["score"] = rule
     else:
         options["measure"] = {"result": rule}
-    with mock.patch.object(blocks, "CPU", replace(blocks.CPU, rows=3, max_rows=3, elements=3 * keys)):
-        att = attend(query, key, value, **options, kernel=kernel)
-        results = {"output": att.output}
-        for name, result in att.measured.items():
-            parts = result if isinstance(result, tuple) else (result,)
-            results |= {name if len(parts) == 1 else f"{name}[{i}]": part for i, part in enumerate(parts)}
-        leaves = {"query": query, "key": key, "value": value}
-        learned = [tensor for tensor in tensors_in(rule) if tensor.requires_grad]
-        leaves |= {f"tensor {number} of the rule": tensor for number, tensor in enumerate(learned)}
-        if has_gradient is None:
-            has_gradient = [name for name, part in results.items() if part.requires_grad]
-        parts = [results[name] for name in has_gradient]
-        losses = [part.masked_fill(~part.isfinite(), 0.0).double().square().sum() for part in parts]
-        gradients = torch.autograd.grad(losses, list(leaves.values()), allow_unused=True, materialize_grads=True)
+    att = attend(query, key, value, **options, kernel=kernel)
+    results = {"output": att.output}
+    for name, result in att.measured.items():
+        parts = result if isinstance(result, tuple) else (result,)
+        results |= {name if len(parts) == 1 else f"{name}[{i}]": part for i, part in enumerate(parts)}
+    leaves = {"query": query, "key": key, "value": value}
+    learned = [tensor for tensor in tensors_in(rule) if tensor.requires_grad]
+    leaves |= {f"tensor {number} of the rule": tensor for number, tensor in enumerate(learned)}
+    if has_gradient is None:
+        has_gradient = [name for name, part in results.items() if part.requires_grad]
+    parts = [results[name] for name in has_gradient]
+    losses = [part.masked_fill(~part.isfinite(), 0.0).double().square().sum() for part in parts]
+    gradients = torch.autograd.grad(losses, list(leaves.values()), allow_unused=True, materialize_grads=True)
     results |= {f"the gradient of {name}": part for name, part in zip(leaves, gradients, strict=True)}
     return results, list(has_gradient)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 import torch
 
+import regard
+from regard.analysis.layer import Layer
+from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument, InvalidType
+from regard.nn import Dropout, FeedForward, MultiHeadAttention
 from regard.ops import attend, rotary, weights
 from regard.ops.masks import Causal, Documents, Neighbours, Padding, Prefix, Window
 from regard.ops.measures import BlockMean, Diagonal, DistanceHistogram, GroupPool, TopK
@@ -99,8 +104,9 @@ def test_problems_of_all_arguments_are_listed_at_once():
     [
         (
             {"mask": x(5, 5)},
-            r"mask: expected a bool tensor, True where a query may attend, got float32 \(5, 5\); .*Bias",
+            r"mask: expected a bool tensor, .* got float32 \(5, 5\); pass mask == 0 if .* call regard\.attend with .*B",
         ),
+        ({"mask": x(5, 5).long()}, r"mask: expected a bool tensor, .*, got int64 \(5, 5\); pass mask\.bool\(\)"),
         ({"mask": "causal"}, r"mask: expected a bool tensor, a mask such as regard.Causal\(\) .*, got str"),
         ({"offset": 1.5}, "offset: expected an int .*, got 1.5"),
         ({"score": 3}, "score: expected a name or a Score, got int 3"),
@@ -310,3 +316,36 @@ def test_all_problems_with_rules_are_listed_at_once():
 def test_invalid_arguments_of_rotary_are_rejected(arguments, message):
     with pytest.raises((InvalidArgument, InvalidType), match=message):
         rotary(x(1, 2, 5, 4), **arguments)
+
+
+@pytest.mark.parametrize("number", [np.float32, np.float64, np.float16])
+def test_numbers_of_numpy_are_numbers(number, tmp_path):
+    query = torch.randn(1, 2, 40, 8)
+    half, two = number(0.5), np.int64(2)
+
+    def rules(half, two):
+        score = SoftCap(ScaledDotProduct(), half) + Alibi.for_heads(two)
+        measures = {"top": TopK(two), "distance": DistanceHistogram(two), "diagonal": Diagonal(two)}
+        return {"score": score, "mask": Window(two, two), "measure": measures}
+
+    def call(half, two):
+        torch.manual_seed(0)
+        return attend(query, query, query, **rules(half, two), scale=half, offset=two, dropout=half)
+
+    expected = call(0.5, 2)
+    torch.testing.assert_close(call(half, two).output, expected.output)
+    torch.testing.assert_close(call(half, two).measured, expected.measured)
+    score = SoftCap(ScaledDotProduct(), half)
+    meta = attend(*(query.to("meta"),) * 3, **rules(half, two) | {"score": score}, scale=half, offset=two, dropout=half)
+    assert meta.measured["top"].indices.shape == (1, 2, 40, 2)
+    assert torch.equal(
+        attend(query, query, query, scale=half, kernel="sdpa").output, attend(query, query, query, scale=0.5).output
+    )
+    Recording("numbers", "none", [Layer("layer", "decoder", call(half, two).weights)]).save(tmp_path / "numbers.regard")
+    assert torch.equal(regard.load(tmp_path / "numbers.regard").layers[0].weights.dense(), expected.weights.dense())
+    for layer in (Dropout(half), MultiHeadAttention(8, two, dropout=half), FeedForward(8, two, dropout=half)):
+        torch.manual_seed(0)
+        assert torch.isfinite(getattr(layer(query[0]), "output", layer(query[0]))).all()
+    assert torch.equal(rotary(query, base=number(100)), rotary(query, base=100.0))
+    with pytest.raises(InvalidType, match=r"dropout: expected a finite number .*, got np\.True_"):
+        attend(query, query, query, dropout=np.bool_(True))

@@ -133,7 +133,7 @@ def formula(kind, query, key, value, learned):
         scores = query @ key.mT / 2 * learned[:, None, None]
     else:
         cells = (j % 3 != 1).expand(QUERIES, KEYS)
-        scores = -torch.cdist(query, key).square() + learned
+        scores = -torch.cdist(query, key).square() / 2 + learned  # 1/√head_dim, as in the other one
     P = scores.masked_fill(~cells, -torch.inf).softmax(-1)
     if kind == "subclass":
         entropy = -torch.special.xlogy(P, P.where(P > 0, 1.0)).sum(-1)
@@ -416,7 +416,58 @@ class PerHead(Score):
         return query @ key.mT * torch.arange(3.0)[tile.h]
 
 
-def test_a_mask_that_may_be_one_of_batch_and_keys_is_warned_of():
+def test_a_mask_that_may_be_one_of_batch_and_keys_is_warned_of_where_it_is_passed():
     x, mask = torch.randn(3, 1, 3, 4), torch.ones(3, 3, dtype=torch.bool)
-    with pytest.warns(UserWarning, match=r"\(3, 3\) is taken as \(queries, keys\); .* pass regard\.Padding"):
-        weights(x, x, mask=mask)
+    layer = regard.nn.MultiHeadAttention(4, 1)
+    for call in (
+        lambda: weights(x, x, mask=mask),
+        lambda: attend(x, x, x, mask=mask),
+        lambda: layer(x[:, 0], mask=mask),
+    ):
+        with pytest.warns(
+            UserWarning, match=r"\(3, 3\) is taken as \(queries, keys\); .* pass regard\.Padding"
+        ) as caught:
+            call()
+        assert caught[0].filename == __file__
+
+
+class Product(Score):
+    """A user's dot product, which says nothing about its scale."""
+
+    def __call__(self, query, key, scale, tile):
+        return query @ key.mT * scale
+
+
+class Distance(Score):
+    """A user's bias, which ignores the scale."""
+
+    def __call__(self, query, key, scale, tile):
+        return -(tile.kv_idx - tile.q_pos).abs().to(query.dtype)
+
+
+@pytest.mark.parametrize("kernel", [None, "reference"])
+def test_the_scale_of_a_score_that_defines_none_is_that_of_the_dot_product(kernel):
+    query, key, value = torch.randn(3, 1, 2, 9, 16).unbind()
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+    torch.testing.assert_close(attend(query, key, value, score=Product(), kernel=kernel).output, expected)
+    distance = -(torch.arange(9) - torch.arange(9)[:, None]).abs().float()
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=distance)
+    for score in (Product() + Distance(), Distance() + Product(), Distance() + regard.ScaledDotProduct()):
+        torch.testing.assert_close(attend(query, key, value, score=score, kernel=kernel).output, expected)
+    weight = torch.randn(16, 16)  # its default scale is 1
+    expected = torch.nn.functional.scaled_dot_product_attention(query @ weight, key, value, attn_mask=distance, scale=1)
+    for score in (regard.Bilinear(weight) + Distance(), Distance() + regard.Bilinear(weight)):
+        torch.testing.assert_close(attend(query, key, value, score=score, kernel=kernel).output, expected)
+
+
+def test_checking_a_rule_changes_nothing_for_other_calls():
+    sizes = []
+
+    class Watching(Product):
+        def __call__(self, query, key, scale, tile):
+            sizes.append(blocks.block_sizes(query.device))
+            return super().__call__(query, key, scale, tile)
+
+    before = blocks.block_sizes(torch.device("cpu"))
+    check(Watching())
+    assert set(sizes) == {before}

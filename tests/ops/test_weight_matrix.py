@@ -17,7 +17,7 @@ from regard.errors import InvalidArgument, InvalidType, StaleView
 from regard.ops import WeightMatrix, attend, weight_matrix, weights
 from regard.ops.kernels import blockwise
 from regard.ops.masks import Causal
-from regard.ops.measures import Received, TopK
+from regard.ops.measures import Diagonal, Received, TopK
 from regard.ops.scores import Additive
 from regard.ops.tile import KeyRange
 
@@ -501,3 +501,33 @@ def test_padding_queries_do_not_count_in_losses():
         torch.testing.assert_close(loss(known, None), loss(W, rows))
         torch.testing.assert_close(loss(known, half), loss(W, half * rows))
         assert not torch.isclose(loss(known, None), loss(W, None))
+
+
+def test_an_attribute_of_tensors_that_a_matrix_lacks_says_what_to_call():
+    W = weights(torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4))
+    missing = [name for name in dir(torch.Tensor) if not name.startswith("_") and not hasattr(WeightMatrix, name)]
+    assert {"mean", "sum", "argmax", "T", "softmax", "numpy"} <= {*missing}
+    for name in missing:
+        with pytest.raises(
+            AttributeError, match=rf"'WeightMatrix' object has no attribute '{name}', because .*; use W"
+        ):
+            getattr(W, name)
+
+
+def test_other_attributes_are_missing_as_usual():
+    W = weights(torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4))
+    with pytest.raises(AttributeError, match=r"^'WeightMatrix' object has no attribute 'entropie'$"):
+        W.entropie  # noqa: B018
+    assert copy.deepcopy(W).shape == W.shape
+    assert not hasattr(W, "__array__")
+
+
+def test_what_an_error_names_instead_of_a_tensor_s_method_works():
+    W = weights(torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4))
+    dense = W.dense()
+    torch.testing.assert_close(W[:, :, 1:3].mean(1), dense.mean(1)[:, 1:3])
+    torch.testing.assert_close(W.measure("received")["received"], dense.sum(2))
+    torch.testing.assert_close(W.measure("max")["max"].weight, dense.amax(3))
+    assert torch.equal(W.topk(1).indices[..., 0], dense.argmax(3))
+    torch.testing.assert_close(W.measure(Diagonal(-1))["diagonal"][:, :, 1:], dense.diagonal(-1, 2, 3))
+    torch.testing.assert_close(W.mT @ dense, dense.mT @ dense)

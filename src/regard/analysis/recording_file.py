@@ -158,6 +158,8 @@ def checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
 
 
 def _encode(value: Any, tensors: dict[str, Tensor], dtype: torch.dtype | None) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Tensor):

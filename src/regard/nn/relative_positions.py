@@ -255,4 +255,4 @@ def rotary_frequencies(dims: int, base: float = 10000.0) -> list[float]:
         if checks.integer("dims", dims, low=2) and dims % 2:
             checks.fail(f"dims: expected an even int, got {dims}")
         checks.number("base", base, above=0)
-    return [base ** (-pair / dims) for pair in range(0, dims, 2)]
+    return [float(base) ** (-pair / dims) for pair in range(0, dims, 2)]

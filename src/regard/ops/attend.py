@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.checks import Checks, describe
-from regard.ops.kernels.base import KernelInputs
+from regard.ops.kernels.base import Kernel, KernelInputs
 from regard.ops.kernels.dispatch import select_kernel
 from regard.ops.masks.base import MaskLike
 from regard.ops.measures.base import MeasureLike, as_measures
@@ -53,7 +53,7 @@ def attend(
     offset: int | None = None,
     dropout: float = 0.0,
     measure: MeasureLike = (),
-    kernel: str | None = None,
+    kernel: str | Kernel | None = None,
 ) -> AttentionOutput:
     """Attention with access to its weights: ``output = dropout(softmax(mask(score(query, key)))) @ value``.
 
@@ -65,13 +65,13 @@ def attend(
             combined by ``&``, ``|``, ``~``; a function ``(b, h, q_idx, kv_idx) -> bool``; FlexAttention's BlockMask; or
             a bool tensor broadcastable to (batch, heads, queries, keys), True where a query may attend. Default: all.
         score: Input of the softmax. Default: the scaled dot product.
-        scale: Factor of the scores, the same for all parts of a sum. Default: that of the score (of the first part of a
-            sum that has one), 1/√head_dim for the scaled dot product.
+        scale: Factor of the scores, the same for all parts of a sum. Default: that of the score (of a sum, of its
+            first part that defines `Score.default_scale`), 1 for `Bilinear` and `Additive`, 1/√head_dim for others.
         offset: Query i has position i + offset. Default: keys − queries, so that the queries are the last positions.
         dropout: Probability of dropping a weight from the output. Measures are computed before dropout.
         measure: What to compute about the weights in the same pass: names (``"entropy"``, ``"received"``, ``"lse"``),
             measures (``TopK(8)``), several of these, or a dict that names the results.
-        kernel: Name of the kernel to use; `regard info` lists them. Default: the first suitable one.
+        kernel: Name of the kernel to use, or a kernel; `regard info` lists them. Default: the first suitable one.
 
     Returns:
         AttentionOutput: The output, (batch, heads, queries, value_dim) in the dtype of value; the weight matrix,
@@ -118,7 +118,7 @@ def attend(
             each.check(checks, request.shape, query.device)
     checks.raise_problems()
     assert request is not None
-    inputs = KernelInputs(value, request, measures, dropout)
+    inputs = KernelInputs(value, request, measures, float(dropout))
     output, measured = select_kernel(inputs, kernel).run(inputs)
     assert output is not None
     return AttentionOutput(output, WeightMatrix(request), measured, value)

@@ -47,6 +47,7 @@ def dropout(x: Float[Tensor, "*axes"], p: float, training: bool = True) -> Float
         checks = Checks()
         checks.number("p", p, low=0, below=1)
         checks.raise_problems()
+        p = float(p)  # a number of NumPy would compute in its own precision
     if not training or p == 0.0:
         return x
     if x.device.type != "cpu":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import prod
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import torch
 from jaxtyping import Bool, Float
@@ -30,6 +30,21 @@ from regard.ops.tree import TensorVersions, map_float_tensors, map_tensors, tens
 
 DENSE_LIMIT = 2**28
 """Largest number of cells that are computed without an explicit limit: 1 GiB in float32."""
+
+_DENSE = "W.dense(), which computes the whole matrix as a tensor, or W[batch, heads, queries] for a part of it"
+_INSTEAD = {
+    "mean": "W[:, :, queries].mean(1) for the mean over heads of some queries, or W.dense().mean(1)",
+    "sum": 'W.measure("received") for the sum over queries; the sum over keys is 1',
+    "max": 'W.measure("max") for the largest weight of each row',
+    "amax": 'W.measure("max") for the largest weight of each row',
+    "argmax": "W.topk(1).indices for the strongest key of each query",
+    "sort": "W.topk(k) for the k strongest keys of each query",
+    "logsumexp": "W.lse()",
+    "diagonal": 'W.measure(regard.Diagonal(offset))["diagonal"]',
+    "cpu": 'W.to("cpu")',
+    "cuda": 'W.to("cuda")',
+} | dict.fromkeys(("T", "t", "transpose", "permute", "swapaxes"), "W.mT, which multiplies and has topk")
+"""What to call for methods of tensors that a matrix does not have."""
 
 
 class Matrix:
@@ -71,6 +86,13 @@ class Matrix:
 
     def __len__(self) -> int:
         return self.shape[0]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say what to call for an attribute that tensors have and this does not."""
+        problem = f"'{type(self).__name__}' object has no attribute '{name}'"
+        if not name.startswith("_") and hasattr(Tensor, name):
+            problem += f", because nothing is computed until you index or measure it; use {_INSTEAD.get(name, _DENSE)}"
+        raise AttributeError(problem, name=name, obj=self)
 
     def __repr__(self) -> str:
         request = self.request

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -204,9 +205,12 @@ def check_request(
         rule.check(checks, shape, query.device)
     valid_score.check(checks, shape, head_dim, query.device)
     if scale is None:
-        scale = valid_score.default_scale(head_dim)
-        scale = 1.0 if scale is None else scale
-    return AttentionRequest(query, key, rule, valid_score, scale, shape[3] - queries if offset is None else int(offset))
+        default = valid_score.default_scale(head_dim)
+        factor = head_dim**-0.5 if default is None else default
+    else:
+        factor = float(scale) if isinstance(scale, np.generic) else scale  # SDPA does not take NumPy's
+    first = shape[3] - queries if offset is None else int(offset)
+    return AttentionRequest(query, key, rule, valid_score, factor, first)
 
 
 def _check_tensors(checks: Checks, tensors: dict[str, Any]) -> None:

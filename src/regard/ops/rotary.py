@@ -55,7 +55,7 @@ def rotary(
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     if positions is None:
         positions = torch.arange(x.shape[2], device=x.device)
-    frequencies = base ** (-torch.arange(0, rotary_dim, 2, dtype=dtype, device=x.device) / rotary_dim)
+    frequencies = float(base) ** (-torch.arange(0, rotary_dim, 2, dtype=dtype, device=x.device) / rotary_dim)
     angles = (positions[..., None] * frequencies).unsqueeze(-3)  # (batch or none, 1, tokens, rotary_dim / 2)
     return rotate(x, angles.cos(), angles.sin(), interleaved=interleaved)
 

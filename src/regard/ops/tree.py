@@ -12,6 +12,7 @@ from dataclasses import is_dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -148,6 +149,8 @@ class Encoder:
         if isinstance(tree, Tensor):
             self.tensors.append(tree)
             return f"('tensor', {len(self.tensors) - 1})"
+        if isinstance(tree, np.generic):  # a number that a rule was made with
+            tree = tree.item()
         if tree is None or isinstance(tree, (bool, str)):
             return repr(tree)
         if isinstance(tree, (int, torch.SymInt)):

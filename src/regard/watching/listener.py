@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.analysis.layer import AttentionKind
+from regard.checks import warn
 from regard.errors import InvalidArgument, raise_problems
 from regard.nn import AdditiveAttention, GraphAttention, MultiHeadAttention, SelfAttention, SelfAttention2d
 from regard.ops import AttentionOutput, WeightMatrix
@@ -134,10 +134,9 @@ class Listener:
         self._warn_of_checkpointing()
         if self._not_recorded:
             classes = ", ".join(sorted({type(module).__name__ for module in self._not_recorded.values()}))
-            warnings.warn(
+            warn(
                 f"{name}: not recorded, because they multiply by a softmax in their own code ({classes}): "
-                f"{', '.join(self._not_recorded)}; to record only the others, pass layers=[...]",
-                stacklevel=2,
+                f"{', '.join(self._not_recorded)}; to record only the others, pass layers=[...]"
             )
 
     def _warn_of_checkpointing(self) -> None:
@@ -145,10 +144,9 @@ class Listener:
         if not self.model.training or not self._measures or self._ran_backward:
             return
         if any(getattr(module, "gradient_checkpointing", False) for module in self.model.modules()):
-            warnings.warn(
+            warn(
                 f"{type(self.model).__name__} uses gradient checkpointing: run loss.backward() inside the with block, "
-                "or it fails with a CheckpointError",
-                stacklevel=3,
+                "or it fails with a CheckpointError"
             )
 
     def __reduce_ex__(self, protocol: Any) -> Any:

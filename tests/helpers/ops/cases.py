@@ -337,7 +337,6 @@ SCORES: dict[str, Case] = {
         lambda t: RelativeKey(t["a"]),
         lambda t, q, k, x, s: d.relative(q, t["a"], x, s),
         lambda h, n, m, dim: {"a": _random(h, 3, dim) / 4},
-        scaled=False,
     ),
     "sinks": Case(
         lambda t: Sinks(ScaledDotProduct(), t["sinks"]),

@@ -8,6 +8,7 @@ import torch
 from regard.errors import InvalidArgument, KernelNotSupported
 from regard.ops import attend
 from regard.ops.kernels.base import Kernel, KernelInputs
+from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.dispatch import KERNELS, select_kernel
 from regard.ops.kernels.native.kernel import Native
 from regard.ops.kernels.sdpa import Sdpa
@@ -43,6 +44,36 @@ def test_every_kernel_can_be_requested(name):
     query, nodes = SMALL.clone().requires_grad_(), torch.arange(SMALL.shape[2])
     mask = Neighbours(nodes[:1], nodes[:1]) if name == "sparse" else None
     assert select_kernel(KernelInputs(SMALL, make_request(query, SMALL, mask=mask), {}), name).name == name
+
+
+def test_a_kernel_of_a_user_is_used_where_it_is_passed_and_nowhere_else():
+    class Mine(Blockwise):
+        name = "native"
+        calls = 0
+
+        def forward(self, inputs, options):
+            Mine.calls += 1
+            return super().forward(inputs, options)
+
+    mine = Mine()
+
+    def call(kernel):
+        return attend(SMALL, SMALL, SMALL, measure="entropy", kernel=kernel).measured["entropy"]
+
+    for run in (call, torch.compile(call, backend="eager")):
+        before = Mine.calls
+        call(None)
+        run(None)
+        assert Mine.calls == before
+        torch.testing.assert_close(run(mine), run(None))
+        assert Mine.calls == before + 1
+
+
+def test_a_kernel_of_a_user_is_refused_for_what_it_cannot_compute():
+    with pytest.raises(KernelNotSupported, match="kernel 'sdpa' cannot compute this call"):
+        select_kernel(inputs({"entropy": Entropy()}), Sdpa())
+    with pytest.raises(InvalidArgument, match=r"kernel: unknown name \['native'\]; known: sparse, native"):
+        select_kernel(inputs(), ["native"])
 
 
 def test_every_kernel_has_a_name_and_a_description():

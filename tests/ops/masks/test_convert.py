@@ -79,7 +79,7 @@ def test_a_function_must_work_elementwise(function, error, message):
         weights(x, x, mask=function)
 
 
-def test_a_function_is_checked_once_per_shape():
+def test_a_function_is_checked_once_for_the_axes_along_which_there_is_anything_to_check():
     calls = []
 
     def causal(b, h, q, k):
@@ -91,8 +91,37 @@ def test_a_function_is_checked_once_per_shape():
     first = len(calls)
     weights(x, x, mask=causal)
     assert first == len(calls) == 17
-    weights(x, x[:, :, :6], mask=causal)
+    for length in range(2, 8):  # as in a decoding loop
+        weights(x[:, :, :length], x, mask=causal)
+    assert len(calls) == first
+    for length in range(2, 8):
+        weights(x[:, :, :1], x[:, :, :length], mask=causal)
     assert len(calls) == 2 * first
+
+
+def test_a_function_that_is_elementwise_for_one_query_only_is_rejected_for_two():
+    x = torch.zeros(1, 1, 8, 4)
+
+    def last(b, h, q, k):
+        return k <= q.max() + 7
+
+    weights(x[:, :, :1], x, mask=last)
+    with pytest.raises(InvalidArgument, match="to work elementwise"):
+        weights(x, x, mask=lambda b, h, q, k: k <= q.max())
+
+
+def test_a_function_that_fails_for_longer_inputs_says_why():
+    documents = torch.tensor([0, 0, 0, 1, 1, 1])
+
+    def same_document(b, h, q, k):
+        return documents[q] == documents[k]
+
+    x = torch.zeros(1, 1, 8, 4)
+    weights(x[:, :, :6], x[:, :, :6], mask=same_document).entropy()
+    with pytest.raises(
+        InvalidArgument, match=r"mask: MaskMod\(same_document\) failed with IndexError: index 6 is out of"
+    ):
+        weights(x, x, mask=same_document).entropy()
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from regard.checks import Checks
+from regard.checks import Checks, warn
 from regard.models.huggingface.converter import GENERATION_FILE, CheckpointConverter, as_tuple
 
 
@@ -27,7 +26,7 @@ class GPTConverter(CheckpointConverter):
             outside = [each for each in ids if type(each) is int and type(size) is int and each >= size]
             if outside:  # transformers loads such checkpoints
                 message = f"{name}: {outside} is outside the vocabulary of {size} tokens and is ignored"
-                warnings.warn(message, stacklevel=2)
+                warn(message)
                 fields[name] = [each for each in ids if each not in outside] if name == "eos_ids" else None
         fields["eos_ids"] = as_tuple(fields["eos_ids"])
         if fields["pad_id"] is None:

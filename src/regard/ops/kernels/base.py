@@ -83,11 +83,8 @@ class Kernel:
     masks: ClassVar[frozenset[type[Mask]] | None] = None
     scores: ClassVar[frozenset[type[Score]] | None] = None
     measures: ClassVar[frozenset[type[Measure]] | None] = None
-    by_name: ClassVar[dict[str, type[Kernel]]] = {}
-
-    def __init_subclass__(cls) -> None:
-        if "name" in vars(cls):
-            cls.by_name[cls.name] = cls
+    registered: ClassVar[dict[str, Any]] = {}
+    """By name, the kernels of `dispatch.KERNELS`: the ones that an operator of a compiled program can name."""
 
     def unavailable_reason(self) -> str | None:
         """Why this kernel cannot run on this machine, and what to do about it; None if it can."""
@@ -130,8 +127,3 @@ def _unsupported(base: type[Rule], supported: frozenset[type], rules: Iterable[R
         for part in subtrees(rule):
             if isinstance(part, base) and type(part) not in supported:
                 yield f"it does not support the {base.__name__.lower()} {type(part).__name__}"
-
-
-def kernel_by_name(name: str) -> Any:
-    """The kernel of this name."""
-    return Kernel.by_name[name]()

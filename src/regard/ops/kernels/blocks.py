@@ -114,14 +114,17 @@ class BlockLocation:
         return self.batch, kv_heads_of(self.heads, self.request.query.shape[1], whole.shape[1]), self.keys
 
 
-def partition(request: AttentionRequest, parts: int, *head_counts: int) -> list[Iterator[BlockLocation]]:
+def partition(
+    request: AttentionRequest, parts: int, *head_counts: int, sizes: BlockSizes | None = None
+) -> list[Iterator[BlockLocation]]:
     """Cut a matrix into streams of blocks. Blocks of different streams share no query, key or entry of a result.
 
     It aims for `parts` streams; with 1, all cores may work on a block together. A block is within one head of the
-    tensors with these `head_counts`, or within heads that are not shared.
+    tensors with these `head_counts`, or within heads that are not shared. The default sizes are those of the device.
     """
     batch, heads, queries, keys = request.shape
-    sizes, is_cpu = block_sizes(request.query.device), request.query.device.type == "cpu"
+    is_cpu = request.query.device.type == "cpu"
+    sizes = block_sizes(request.query.device) if sizes is None else sizes
     per_cell = request.score.workspace_per_cell(request.query.shape[3])
     limit = sizes.elements_per_head // (keys * per_cell)
     room = 2 * sizes.elements if parts == 1 and is_cpu else sizes.elements

@@ -21,7 +21,7 @@ from regard.ops.autograd import Function
 from regard.ops.dropout import keep, keep_cells
 from regard.ops.grouped_query import grouped_matmul, grouped_matmul_grad
 from regard.ops.kernels.base import KernelInputs, RunOptions
-from regard.ops.kernels.blocks import BlockLocation, partition
+from regard.ops.kernels.blocks import BlockLocation, BlockSizes, partition
 from regard.ops.kernels.differentiable import DifferentiableKernel
 from regard.ops.kernels.results import MeasureResults, as_tensors
 from regard.ops.kernels.threads import run_parallel, thread_count
@@ -31,10 +31,17 @@ from regard.ops.tree import map_tensors, subtrees, tensors_in
 
 
 class Blockwise(DifferentiableKernel):
-    """Any device, mask, score and measure in O(queries + keys) memory."""
+    """Any device, mask, score and measure in O(queries + keys) memory.
+
+    Args:
+        sizes: Sizes of the blocks. Default: those that suit the device.
+    """
 
     name = "blockwise"
     description = "row blocks: any mask, score and measure, O(queries + keys) memory, exact gradients"
+
+    def __init__(self, sizes: BlockSizes | None = None) -> None:
+        self.sizes = sizes
 
     def threads(self, inputs: KernelInputs) -> int:
         """Several on a CPU, where the call is large enough."""
@@ -44,7 +51,7 @@ class Blockwise(DifferentiableKernel):
     def streams(self, inputs: KernelInputs, threads: int) -> list[Iterator[BlockLocation]]:
         """The blocks of a call; blocks of different streams share no query, key or entry of a result."""
         value_heads = [] if inputs.value is None else [inputs.value.shape[1]]
-        return partition(inputs.request, threads, inputs.request.key.shape[1], *value_heads)
+        return partition(inputs.request, threads, inputs.request.key.shape[1], *value_heads, sizes=self.sizes)
 
     def forward(self, inputs: KernelInputs, options: RunOptions) -> tuple[Tensor | None, MeasureResults]:
         request, value, results = inputs.request, inputs.value, MeasureResults(inputs)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.ops.indexing import SelectCells
-from regard.ops.kernels.base import KernelInputs, Measured, RunOptions, kernel_by_name
+from regard.ops.kernels.base import Kernel, KernelInputs, Measured, RunOptions
 from regard.ops.kernels.results import builtin_layouts, unflatten
 from regard.ops.request import AttentionRequest
 from regard.ops.rules import builtin_classes
@@ -46,7 +46,7 @@ def _attend(
     seed: Tensor,
 ) -> list[Tensor]:
     inputs = _decode(text, tensors, integers, floats)
-    output, results = kernel_by_name(kernel).forward(inputs, _options(kernel, inputs, seed))
+    output, results = Kernel.registered[kernel].forward(inputs, _options(kernel, inputs, seed))
     return [*([] if output is None else [output]), *results.tensors()]
 
 
@@ -90,7 +90,7 @@ def _attend_backward(
     all_gradients = [next(present) if each else None for each in is_present]
     # An operator runs below autograd, which the blocks of a backward pass need.
     with torch._C._ForceDispatchKeyGuard(*_autograd_state()), torch.no_grad():  # pyright: ignore[reportPrivateUsage]
-        results = kernel_by_name(kernel).backward(inputs, _options(kernel, inputs, seed), needed, all_gradients)
+        results = Kernel.registered[kernel].backward(inputs, _options(kernel, inputs, seed), needed, all_gradients)
     return [gradient.contiguous() for gradient in results]
 
 
@@ -132,7 +132,7 @@ def _classes() -> Mapping[str, type]:
 
 def _options(kernel: str, inputs: KernelInputs, seed: Tensor) -> RunOptions:
     # Dropout must find the same blocks in the backward pass, when the number of threads may be another one.
-    threads = 1 if inputs.dropout else kernel_by_name(kernel).threads(inputs)
+    threads = 1 if inputs.dropout else Kernel.registered[kernel].threads(inputs)
     return RunOptions(int(seed) if inputs.dropout else 0, threads)
 
 

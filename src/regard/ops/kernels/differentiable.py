@@ -48,14 +48,14 @@ class DifferentiableKernel(Kernel):
         raise NotImplementedError
 
     def run(self, inputs: KernelInputs) -> tuple[Tensor | None, Measured]:
-        """While a program is compiled, one operator, or a graph break for user-defined rules; else `run_eager`.
+        """While a program is compiled, one operator, or a graph break for a user's rules or kernel; else `run_eager`.
 
         On the meta device it is the operator, too: it gives shapes without computing.
         """
         is_meta = inputs.request.query.device.type == "meta"
         if not torch.compiler.is_compiling() and not (is_meta and inputs.is_builtin):
             return self.run_eager(inputs)
-        if inputs.is_builtin:
+        if inputs.is_builtin and self is self.registered.get(self.name):
             return call_operator(self.name, inputs)
         from regard.ops.kernels.graph_break import call  # loads torch's compiler, which takes a second
 

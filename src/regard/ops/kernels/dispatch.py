@@ -13,24 +13,27 @@ from regard.ops.kernels.sparse import Sparse
 KERNELS: tuple[Kernel, ...] = (Sparse(), Native(), Sdpa(), Blockwise(), Reference())
 """In the order in which they are tried."""
 
+Kernel.registered.update({kernel.name: kernel for kernel in KERNELS})
 
-def select_kernel(inputs: KernelInputs, name: str | None = None) -> Kernel:
-    """The first kernel that can and should compute a call, or the named one if it can.
+
+def select_kernel(inputs: KernelInputs, choice: str | Kernel | None = None) -> Kernel:
+    """The first kernel that can and should compute a call, or the chosen one if it can.
 
     Raises:
-        InvalidArgument: If there is no kernel of this name.
-        KernelNotSupported: If the named kernel cannot compute the call; the message says why.
+        InvalidArgument: If there is no kernel of the chosen name.
+        KernelNotSupported: If the chosen kernel cannot compute the call; the message says why.
     """
-    if name is None:
+    if choice is None:
         for kernel in KERNELS:
             if kernel.suits(inputs):
                 return kernel
         raise AssertionError("the kernel 'reference' computes every call")
-    for kernel in KERNELS:
-        if kernel.name == name:
-            reasons = list(kernel.unsupported_reasons(inputs))
-            if reasons:
-                raise KernelNotSupported(f"kernel '{name}' cannot compute this call: {'; '.join(reasons)}")
-            return kernel
-    known = [kernel.name for kernel in KERNELS]
-    raise InvalidArgument(f"kernel: unknown name {name!r}{did_you_mean(str(name), known)}; known: {', '.join(known)}")
+    kernel = choice if isinstance(choice, Kernel) else Kernel.registered.get(str(choice))
+    if kernel is None:
+        known = ", ".join(Kernel.registered)
+        hint = did_you_mean(str(choice), Kernel.registered)
+        raise InvalidArgument(f"kernel: unknown name {choice!r}{hint}; known: {known}")
+    reasons = list(kernel.unsupported_reasons(inputs))
+    if reasons:
+        raise KernelNotSupported(f"kernel '{kernel.name}' cannot compute this call: {'; '.join(reasons)}")
+    return kernel

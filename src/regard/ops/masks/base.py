@@ -8,7 +8,6 @@ Nothing has the size of the weight matrix. Masks combine with ``&``, ``|`` and `
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, ClassVar
@@ -19,7 +18,7 @@ from jaxtyping import Bool
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from regard.checks import Checks, broadcastable_to, describe
+from regard.checks import Checks, broadcastable_to, describe, warn
 from regard.errors import InvalidArgument, InvalidType
 from regard.ops.rules import Rule
 from regard.ops.tile import KeyRange, Shape, Tile
@@ -162,10 +161,14 @@ class DenseMask(Mask):
     def __post_init__(self) -> None:
         is_tensor = isinstance(self.tensor, Tensor)  # pyright: ignore[reportUnnecessaryIsInstance]
         if not is_tensor or self.tensor.dtype != torch.bool:
-            is_float = is_tensor and self.tensor.is_floating_point()
-            hint = (
-                "; to add it to the scores, use score=regard.ScaledDotProduct() + regard.Bias(mask)" if is_float else ""
-            )
+            hint = ""
+            if is_tensor and self.tensor.is_floating_point():
+                hint = (
+                    "; pass mask == 0 if it contains only 0 and -inf; to add other numbers to the scores, call "
+                    "regard.attend with score=regard.ScaledDotProduct() + regard.Bias(mask)"
+                )
+            elif is_tensor:
+                hint = "; pass mask.bool()"
             raise InvalidType(
                 f"mask: expected a bool tensor, True where a query may attend, got {describe(self.tensor)}{hint}"
             )
@@ -180,10 +183,9 @@ class DenseMask(Mask):
     def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
         actual = tuple(self.tensor.shape)
         if actual == (shape[0], shape[3]) and shape[0] == shape[2] > 1 and not torch.compiler.is_compiling():
-            warnings.warn(
+            warn(
                 f"mask: {actual} is taken as (queries, keys); if it is (batch, keys), as an attention_mask, pass "
-                "regard.Padding(mask)",
-                stacklevel=2,
+                "regard.Padding(mask)"
             )
         hint = _missing_axes_hint(actual, shape)
         checks.broadcastable("mask", self.tensor, "(batch, heads, queries, keys)", shape, hint)
@@ -217,7 +219,13 @@ class MaskMod(Mask):
         return f"MaskMod({getattr(self.mask_mod, '__name__', type(self.mask_mod).__name__)})"
 
     def allowed(self, tile: Tile) -> Bool[Tensor, "..."]:
-        return self.mask_mod(tile.b, tile.h, tile.q_idx, tile.kv_idx)
+        try:
+            return self.mask_mod(tile.b, tile.h, tile.q_idx, tile.kv_idx)
+        except (TypeError, RuntimeError, IndexError) as error:
+            raise InvalidArgument(
+                f"mask: {self!r} failed with {type(error).__name__}: {error}; it is called with four int64 tensors, "
+                "(b, h, q_idx, kv_idx), and must work elementwise: use & | ~ instead of and, or, not"
+            ) from error
 
     def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
         if torch.compiler.is_compiling():  # the values cannot be looked at while tracing
@@ -226,22 +234,16 @@ class MaskMod(Mask):
             checked = _CHECKED.setdefault(self.mask_mod, set())
         except TypeError:  # a callable that cannot be a key is checked at every call
             checked = set()
-        if (shape, device) not in checked and self._is_elementwise(checks, shape, device):
-            checked.add((shape, device))
+        varied = tuple(size > 1 for size in shape)  # along an axis of size 1, every function is elementwise
+        if varied not in checked and self._is_elementwise(checks, shape, device):
+            checked.add(varied)
 
     def _is_elementwise(self, checks: Checks, shape: Shape, device: torch.device) -> bool:
         """Compare the corners of the matrix, computed together, with the same cells one by one."""
         corners = [torch.tensor([0, size - 1], device=device) for size in shape]
         batch, heads, queries, keys = corners
         tile = Tile(batch, heads, queries, KeyRange(0, shape[3]), 0, device, keys.expand(2, 2))
-        try:
-            allowed = MaskMod.allowed(self, tile)
-        except (TypeError, RuntimeError) as error:
-            problem = (
-                f"mask: {self!r} failed with {type(error).__name__}: {error}; it is called with four int64 tensors, "
-            )
-            hint = "(b, h, q_idx, kv_idx), and must work elementwise: use & | ~ instead of and, or, not"
-            raise InvalidArgument(problem + hint) from error
+        allowed = MaskMod.allowed(self, tile)
         if not isinstance(allowed, Tensor) or allowed.dtype != torch.bool:  # pyright: ignore[reportUnnecessaryIsInstance]
             return checks.fail_type(f"mask: expected {self!r} to return a bool tensor, got {describe(allowed)}")
         cells = [self.mask_mod(*cell) for cell in torch.cartesian_prod(*corners).unbind()]
@@ -253,8 +255,8 @@ class MaskMod(Mask):
         return True
 
 
-_CHECKED: WeakKeyDictionary[Any, set[tuple[Shape, torch.device]]] = WeakKeyDictionary()
-"""The shapes for which a function is known to be elementwise: to find out takes 17 calls."""
+_CHECKED: WeakKeyDictionary[Any, set[tuple[bool, ...]]] = WeakKeyDictionary()
+"""The sets of axes along which a function is known to be elementwise: to find out takes 17 calls."""
 
 MaskLike = Mask | Bool[Tensor, "..."] | MaskModFunction | BlockMask
 """What `mask=` takes: a mask, a bool tensor, a function of indices, FlexAttention's `BlockMask`."""

@@ -68,6 +68,9 @@ class Additive(Score):
         # The query's dtype first: in half precision the product with the scale would round.
         return (ACTIVATIONS[self.activation](sums) @ (vector.to(query.dtype) * scale))[..., 0]
 
+    def default_scale(self, head_dim: int) -> float:
+        return 1.0
+
     def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:
         shapes = {"(head_dim,)": (head_dim,), "(heads, head_dim)": (shape[1], head_dim)}
         checks.tensor("Additive.vector", self.vector, "floating-point", shapes=shapes, device=device)

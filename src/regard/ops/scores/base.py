@@ -23,7 +23,7 @@ Scores = Float[Tensor, "#batch #heads #rows #keys"]
 
 
 class Score(Rule):
-    """Base of all scores. A subclass defines `__call__`, and `default_scale` if it uses the scale.
+    """Base of all scores. A subclass defines `__call__`, and `default_scale` if that is not 1/√head_dim.
 
     A subclass that overrides `__call__` does not inherit `overwritable`.
     """
@@ -46,7 +46,7 @@ class Score(Rule):
         raise NotImplementedError(f"{type(self).__name__} must define __call__(query, key, scale, tile)")
 
     def default_scale(self, head_dim: int) -> float | None:
-        """The scale if the caller passes none. None leaves it to the other scores of a sum; if all do, it is 1."""
+        """The scale if the caller passes none. None: that of the rest of a sum, and 1/√head_dim if no part has one."""
         return None
 
     def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:

@@ -54,6 +54,9 @@ class Bilinear(Score):
         weight = self.weight[tile.heads] if self.weight.ndim == 3 else self.weight
         return grouped_matmul(query @ (weight.to(query.dtype) * scale), key.mT)
 
+    def default_scale(self, head_dim: int) -> float:
+        return 1.0
+
     def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:
         square = (head_dim, head_dim)
         shapes = {"(head_dim, head_dim)": square, "(heads, head_dim, head_dim)": (shape[1], *square)}

@@ -64,6 +64,20 @@ def test_each_cell_is_dropped_with_the_probability_and_independently():
     assert abs((centered * (other - other.mean())).mean().item()) < 5 * P * (1 - P) / kept.numel() ** 0.5
 
 
+@pytest.mark.parametrize("p", [0.5, 0.99999999, 1 - 2.0**-53])
+def test_kept_weights_are_divided_by_the_probability_of_being_kept(p):
+    query = torch.zeros(1, 1, 300, 8)
+    value = torch.ones(1, 1, 300, 8).requires_grad_()
+    torch.manual_seed(4)
+    output = attend(query, query, value, dropout=p, kernel="native").output
+    output.sum().backward()
+    kept = round((1 - int(p * 2**32) / 2**32) * 2**32)  # of 2³² random numbers
+    unit = 2**32 / kept / 300  # a weight that is kept; each row has some number of them
+    for numbers in (output, value.grad):
+        counts = numbers.double() / unit
+        torch.testing.assert_close(counts, counts.round(), rtol=1e-4, atol=1e-4)
+
+
 def test_an_error_says_what_has_no_gradient():
     query, key, value = torch.randn(3, 1, 2, 64, 8).unbind()
     score = ScaledDotProduct() + Bias(torch.randn(1, 64, requires_grad=True))

@@ -90,7 +90,7 @@ class Call(ctypes.Structure):
     _fields_ = [
         *(("matrix", Matrix), ("value_heads", INT), ("value_dim", INT), ("value", Strided), ("output", Strided)),
         *(("measure_count", INT), ("measures", ctypes.POINTER(MeasureCall))),
-        *(("dropout", ctypes.c_float), ("seed", ctypes.c_uint64)),
+        *(("dropout", ctypes.c_double), ("seed", ctypes.c_uint64)),
         *((name, INT) for name in ("chunks", "chunk_rows", "cache_bytes", "sums_batch", "sums_heads")),
         ("output_gradient", Strided),
         *((name, POINTER) for name in ("query_gradient", "key_gradient", "value_gradient", "sinks_gradient")),

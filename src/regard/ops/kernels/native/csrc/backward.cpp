@@ -180,7 +180,7 @@ class Backward {
 
     // Dropout of a tile of A, from a key on.
     void drop(float* tile, int64_t key) const {
-        const float scale = 1 / (1 - call.dropout);
+        const float scale = 1 / keep_probability(call);
         for (int64_t r = 0; r < scores.rows; r++) {
             const DropoutRow dropout(call, scores.b, scores.h, scores.first + r);
             for (int64_t j = 0; j < PANEL; j += LANES)
@@ -271,7 +271,7 @@ class Backward {
         const int64_t rows = scores.rows;
         for (int64_t r = 0; r < rows; r++) {
             float* row = output_rows.get() + r * padded_value_dim;
-            const float factor = row_sums[r].factor / (call.dropout > 0 ? 1 - call.dropout : 1);
+            const float factor = row_sums[r].factor / keep_probability(call);
             for (int64_t f = 0; f < padded_value_dim; f++) row[f] *= factor;
             if (call.dropout == 0) continue;
             const DropoutRow dropout(call, scores.b, scores.h, scores.first + r);

@@ -114,7 +114,7 @@ struct Call {
     Strided value, output;  // value.data is null where there is none
     int64_t measure_count;
     const Measure* measures;
-    float dropout;  // probability
+    double dropout;  // probability
     uint64_t seed;
     int64_t chunks, chunk_rows;      // the queries of a head are cut into chunks
     int64_t cache_bytes;             // of a core, for a block of rows

@@ -14,10 +14,17 @@ inline uint64_t mix(uint64_t x) {
     return x ^ x >> 31;
 }
 
+// Of 2^32 random numbers, those below this one are dropped. At least one is kept, for the probability is below 1.
+inline uint32_t dropout_threshold(const Call& call) { return static_cast<uint32_t>(call.dropout * 0x1p32); }
+
+// The probability with which a weight is kept, above 0 also where 1 - dropout rounds to 0 in float.
+inline float keep_probability(const Call& call) {
+    return static_cast<float>((0x1p32 - dropout_threshold(call)) / 0x1p32);
+}
+
 class DropoutRow {
   public:
-    DropoutRow(const Call& call, int64_t b, int64_t h, int64_t i)
-        : threshold(static_cast<uint32_t>(call.dropout * 4294967296.0)) {
+    DropoutRow(const Call& call, int64_t b, int64_t h, int64_t i) : threshold(dropout_threshold(call)) {
         const uint64_t row = (b * call.matrix.heads + h) * call.matrix.queries + i;
         const uint64_t key = mix(call.seed + 0x9e3779b97f4a7c15 * (row + 1));
         low = static_cast<uint32_t>(key);

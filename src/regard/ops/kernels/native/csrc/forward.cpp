@@ -183,7 +183,7 @@ class Forward {
             using T = std::remove_pointer_t<decltype(type)>;
             for (int64_t r = 0; r < rows; r++) {
                 T* to = const_cast<T*>(at<T>(call.output, scores.b, scores.h, scores.first + r));
-                write_row(outputs.get() + r * padded, call.value_dim, row_sums[r].factor / (1 - call.dropout), to,
+                write_row(outputs.get() + r * padded, call.value_dim, row_sums[r].factor / keep_probability(call), to,
                           call.output.column);
             }
         });
