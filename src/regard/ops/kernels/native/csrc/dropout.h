@@ -15,7 +15,9 @@ inline uint64_t mix(uint64_t x) {
 }
 
 // Of 2^32 random numbers, those below this one are dropped. At least one is kept, for the probability is below 1.
-inline uint32_t dropout_threshold(const Call& call) { return static_cast<uint32_t>(call.dropout * 0x1p32); }
+inline uint32_t dropout_threshold(const Call& call) {
+    return static_cast<uint32_t>(call.dropout * 0x1p32);
+}
 
 // The probability with which a weight is kept, above 0 also where 1 - dropout rounds to 0 in float.
 inline float keep_probability(const Call& call) {
