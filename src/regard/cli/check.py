@@ -33,7 +33,7 @@ def check(
     speed: Annotated[bool, typer.Option("--speed/--no-speed", help="Measure the speed, too.")] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Check that every kernel computes what it should on this machine, and measure its speed; takes about a minute.
+    """Check that every kernel computes what it should on this machine, and measure its speed; takes less than a minute.
 
     Compares outputs, gradients and measures of each kernel with the definition of attention in float64, for many masks,
     scores, shapes and dtypes. Then it measures `attend` next to PyTorch's SDPA; close other programs for that.
@@ -110,15 +110,14 @@ def _compare(device: torch.device) -> list[Difference]:
 
 
 def _measure(device: torch.device) -> Speeds:
-    from regard.diagnostics.speed import Speeds, choose_sizes, count_timings, measure_peaks, measure_speed
+    from regard.diagnostics.speed import Speeds, count_timings, measure_peaks, measure_speed
 
-    before, timings = measure_peaks(device), []
-    sizes = choose_sizes(before)
-    with progress("measuring the speed", count_timings(sizes), "calls") as advance:
-        for timing in measure_speed(device, sizes):
-            timings.append(timing)
-            advance(1)
-    after = measure_peaks(device)  # other programs may have slowed down one of the two
+    with progress("measuring the speed", count_timings() + 2, "calls") as advance:
+        before = measure_peaks(device)
+        advance(1)
+        timings = measure_speed(device, advance)
+        after = measure_peaks(device)  # other programs may have slowed down one of the two
+        advance(1)
     return Speeds({name: max(peak, after[name]) for name, peak in before.items()}, timings)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import product
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, matmul
 from torch.nn.functional import scaled_dot_product_attention
 
 from regard.ops import attend
@@ -27,8 +28,12 @@ RESULTS = {"output": (), "output, entropy, received": ("entropy", "received")}
 MIN_SECONDS = 0.4
 """Calls are repeated for so long, and at least twice."""
 
-MAX_SECONDS = 1.5
-"""Sizes whose forward and backward pass takes longer than this at the peak are left out."""
+MAX_SECONDS = 3.0
+"""Calls that would take longer, at the rate of a smaller size, are left out; so are larger matrix products."""
+
+PEAK_SIZES = {"cpu": (128, 256, 512, 1024, 2048)}
+PEAK_SIZES_OF_OTHERS = (1024, 2048, 4096, 8192)
+"""Rows and columns of the matrices whose product is the peak, by device; the smaller ones predict how long it takes."""
 
 
 @dataclass(frozen=True)
@@ -75,43 +80,59 @@ class Speeds(NamedTuple):
 
     @property
     def left_out(self) -> str:
-        """The numbers of tokens that were left out because the machine would take too long."""
-        measured = {(each.batch, each.tokens) for each in self.timings}
-        return ", ".join(f"{tokens:,} tokens" for batch, tokens in SIZES if (batch, tokens) not in measured)
+        """What was not measured because this machine would take too long."""
+        measured = {(each.dtype, each.batch, each.tokens, each.backward) for each in self.timings}
+        return ", ".join(
+            f"{_name(dtype)} {batch} × {tokens:,}{' with backward' if backward else ''}"
+            for dtype, (batch, tokens), backward in product(DTYPES, SIZES, (False, True))
+            if (_name(dtype), batch, tokens, backward) not in measured
+        )
 
 
 def measure_peaks(device: torch.device) -> dict[str, float]:
-    """The fastest matrix product of torch in GFLOP/s: in float32, and in bfloat16 or float32."""
-    size, peaks = 2048 if device.type == "cpu" else 8192, {}
+    """The fastest matrix product of torch in GFLOP/s: in float32, and in bfloat16 or float32.
+
+    The matrices grow as far as this machine multiplies them fast enough: a processor without instructions for bfloat16
+    can take minutes for a product that takes milliseconds in float32.
+    """
+    peaks: dict[str, float] = {}
     for dtype in DTYPES:
-        a, b = torch.randn(2, size, size, device=device).to(dtype)
-        (seconds,) = _shortest([partial(torch.matmul, a, b)], device, MIN_SECONDS)
-        peaks[_name(dtype)] = 2 * size**3 / seconds / 1e9
+        rates: list[float] = []
+        for size in PEAK_SIZES.get(device.type, PEAK_SIZES_OF_OTHERS):
+            flops = 2 * size**3
+            if rates and 2 * flops / rates[-1] > MAX_SECONDS / 3:
+                break
+            a, b = torch.randn(2, size, size, device=device).to(dtype)
+            (seconds,) = _shortest([partial(matmul, a, b)], device, MIN_SECONDS / 4)
+            rates.append(flops / seconds)
+        peaks[_name(dtype)] = max(rates) / 1e9
     return peaks | {"bfloat16": max(peaks.values())}
 
 
-def choose_sizes(peaks: Mapping[str, float]) -> list[tuple[int, int]]:
-    """The sizes that a machine with these peaks computes fast enough."""
-    return [size for size in SIZES if _flops(*size, backward=True) / (peaks["float32"] * 1e9) < MAX_SECONDS]
-
-
-def measure_speed(device: torch.device, sizes: Sequence[tuple[int, int]] = SIZES) -> Iterator[Timing]:
-    """The time of each dtype, size, pass and kind of results.
+def measure_speed(device: torch.device, advance: Callable[[int], object] = lambda count: None) -> list[Timing]:
+    """The time of each dtype, size, pass and kind of results that this machine computes fast enough.
 
     Args:
         device: Where to run.
-        sizes: (batch, tokens).
+        advance: Is called with 1 after each, `count_timings` times.
     """
+    timings: list[Timing] = []
     for dtype in DTYPES:
-        for batch, tokens in sizes:
-            for backward in (False, True):
-                for results in RESULTS:
-                    yield _measure(device, dtype, batch, tokens, backward, results)
+        rates: dict[tuple[bool, str], float] = {}  # operations per second of both calls, at the last size
+        for (batch, tokens), backward, results in product(SIZES, (False, True), RESULTS):
+            flops, rate = _flops(batch, tokens, backward), rates.get((backward, results))
+            if rate is None or 2 * flops / rate < MAX_SECONDS:  # one call to warm up, and one that counts
+                timing = _measure(device, dtype, batch, tokens, backward, results)
+                timings.append(timing)
+                rate = flops / (timing.milliseconds + timing.sdpa_milliseconds) * 1e3
+                rates[backward, results] = rate
+            advance(1)
+    return timings
 
 
-def count_timings(sizes: Sequence[tuple[int, int]]) -> int:
-    """How many times `measure_speed` measures."""
-    return len(DTYPES) * len(sizes) * 2 * len(RESULTS)
+def count_timings() -> int:
+    """How many timings there are if none is left out."""
+    return len(DTYPES) * len(SIZES) * 2 * len(RESULTS)
 
 
 def _measure(device: torch.device, dtype: torch.dtype, batch: int, tokens: int, backward: bool, results: str) -> Timing:
@@ -162,14 +183,14 @@ def _flops(batch: int, tokens: int, backward: bool) -> float:
 def _shortest(runs: Sequence[Callable[[], object]], device: torch.device, at_least: float) -> list[float]:
     """The shortest time of each of several functions in seconds; they run in turn, the first time to warm up."""
     times: list[list[float]] = [[] for _ in runs]
-    start = time.perf_counter()
-    while len(times[0]) < 2 or time.perf_counter() - start < at_least:
+    start = perf_counter()
+    while len(times[0]) < 2 or perf_counter() - start < at_least:
         for run, own in zip(runs, times, strict=True):
             _synchronize(device)
-            begin = time.perf_counter()
+            begin = perf_counter()
             run()
             _synchronize(device)
-            own.append(time.perf_counter() - begin)
+            own.append(perf_counter() - begin)
     return [min(own) for own in times]
 
 
