@@ -82,6 +82,15 @@ layers are trained in bfloat16, GPT-2 small continues prompts of {prompt} tokens
 Generation has to read all weights for each token. With one prompt, adding up numbers of as many bytes would take
 {float32_limit:.2f} of GPT-2's time in float32 and {default_limit:.2f} in {dtype}.
 
+## Watching a model
+
+Time relative to the same model without a watch, with SDPA (lower is better), in float32 with random weights
+(`python benchmarks/watching.py`):
+
+| model | | tokens | relative time |
+|---|---|---|---|
+{watching}
+
 ## Memory
 
 Peak memory above the inputs in MB (lower is better), for the output with entropy and received of 8 heads. The last
@@ -159,6 +168,7 @@ def page() -> str:
         gpu_heads=gpu["settings"]["heads"],
         gpu_head_dim=gpu["settings"]["head_dim"],
         **_gpu_tables(gpu),
+        watching=_watching_rows(_read("watching")["time"]["median_ratio"]),
         capability={"AVX512": "AVX-512"}.get(sections["measures"]["capability"], sections["measures"]["capability"]),
         measures="\n".join(rows),
         relative=_compared(others, RELATIVE),
@@ -237,6 +247,18 @@ def _compared(ratios: dict[str, float], metric: str) -> str:
         if name.startswith(metric):
             baseline, subject = name.removeprefix(metric).split(": ", 1)
             rows.append(f"| {subject} | {baseline} | {ratio:.2f} |")
+    return "\n".join(rows)
+
+
+def _watching_rows(ratios: dict[str, float]) -> str:
+    """One row for each model, number of tokens and kind of watch."""
+    rows = []
+    for name, ratio in ratios.items():
+        model, *what = name.removeprefix(f"{RELATIVE}the unwatched model: ").split(", ")
+        tokens, kind = what if what[0].startswith("generation") else reversed(what)
+        eager = "eager, `output_attentions=True`"
+        kind = {"eager attention with output_attentions=True": eager}.get(kind, f"watched, {kind}")
+        rows.append(f"| {model} | {kind} | {tokens if tokens[0] == 'g' else f'{int(tokens):,}'} | {ratio:.2f} |")
     return "\n".join(rows)
 
 

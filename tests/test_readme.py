@@ -133,11 +133,20 @@ def test_other_commands_would_be_understood(line):
         command.make_context(verb, options)
         assert all((ROOT / part).exists() for part in options if part.startswith("recipes/"))
     else:
-        verb, target = arguments
+        verb, target, *options = arguments
         assert (program, verb) == ("pip", "install")
+        if target == "torch":
+            assert options == ["--index-url", "https://download.pytorch.org/whl/cpu"]
+            return
+        assert options == []
         folder, _, extras = target.removesuffix("]").partition("[")
         assert (ROOT / folder / "pyproject.toml").exists()
         assert set(filter(None, extras.split(","))) <= set(metadata.metadata("regard").get_all("Provides-Extra"))
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/index.md", "docs/getting_started.md"])
+def test_where_it_is_installed_the_build_of_torch_for_cpus_is_named(document):
+    assert "pip install torch --index-url https://download.pytorch.org/whl/cpu" in read(document)
 
 
 def test_the_readme_lists_the_extras():
@@ -170,15 +179,31 @@ def test_charts_show_what_was_measured_on_the_processor_that_the_readme_names():
     assert "AMD" in benchmark("attention")["cpu"]
 
 
-def test_the_speed_of_eager_attention_is_what_was_measured():
-    ratios = benchmark("watching/time")["median_ratio"]
-    eager, watched = (
-        [ratios[f"time relative to the unwatched model: BERT base, {what}, {tokens}"] for tokens in (512, 2048)]
-        for what in ("eager attention with output_attentions=True", "entropy and received")
-    )
-    text = " ".join(read("docs/coming_from.md").split())
-    assert f"takes {eager[0]:.2f} times as long as with SDPA, and {watched[0]:.2f} times if Regard watches it" in text
-    assert f"({eager[1]:.2f} and {watched[1]:.2f} times at 2,048)" in text
+MEASURED_PAGES = {"docs/performance.md", "docs/results.md"}  # written from result files, which tests below compare
+SPEED = re.compile(
+    r"\d (?:times|×) (?:as (?:long|fast|slow)|faster|slower)|\d ?% (?:faster|slower|of the time)"
+    r"|\b(?:takes?|took|in) (?:about |only |at most )?\d[\d.,]* ?(?:µs|ms|s|seconds|minutes|hours)\b"
+    r"|\| \d[\d.,]* ?(?:µs|ms|s|seconds|minutes|hours) \|"
+)
+"""A time, or how two times compare: true on one machine, and soon of another version."""
+
+
+@pytest.mark.parametrize("text", ["takes 1.09 times as long", "is 21 × faster", "picture takes 0.4 s (", "| 105 s |"])
+def test_a_figure_of_speed_is_found(text):
+    assert SPEED.search(text)
+
+
+SOURCES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "src").rglob("*.py"))
+
+
+@pytest.mark.parametrize("document", [page for page in [*MAX_LINES, *PAGES] if page not in MEASURED_PAGES])
+def test_figures_of_speed_are_on_pages_that_are_written_from_results(document):
+    assert [match[0] for match in SPEED.finditer(" ".join(read(document).split()))] == []
+
+
+def test_docstrings_state_no_figures_of_speed():
+    found = {path: [match[0] for match in SPEED.finditer(" ".join(read(path).split()))] for path in SOURCES}
+    assert {path: matches for path, matches in found.items() if matches} == {}
 
 
 def test_the_page_of_performance_is_written_from_what_was_measured():

@@ -29,7 +29,7 @@ PRECISION = 1 / (2 * CODES_PER_UNIT)
 THUMBNAIL_CODES = 254
 """A thumbnail stores ``round(254 * sqrt(weight))`` in one byte, and 255 where everything is masked."""
 ZLIB_LEVEL = 4
-"""zlib's default, 6, takes twice as long and makes a sketch 1.5 % smaller."""
+"""zlib's default, 6, takes longer and makes a sketch hardly smaller."""
 
 
 class SequenceHeader(TypedDict):

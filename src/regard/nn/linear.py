@@ -2,7 +2,7 @@
 
 A few rows, as in a step of generation, are multiplied at the speed of memory by `regard.ops.linear`. For more, torch
 multiplies float32 with MKL, which does not use the widest instructions of other vendors' processors. oneDNN, which
-torch has for convolutions and bfloat16, does: on AMD processors with AVX-512 it takes 0.6 to 0.9 times as long.
+torch has for convolutions and bfloat16, does.
 """
 
 from __future__ import annotations

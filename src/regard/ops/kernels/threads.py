@@ -2,7 +2,7 @@
 
 A block is a dozen operations of half a millisecond. If each of them is split over all cores, the cores wait for each
 other at the end of each; on a machine that does other work too, they wait for whole time slices, and a call takes
-thirty times as long. Streams share nothing and need not wait: each thread works alone, with one core or a few.
+many times as long. Streams share nothing and need not wait: each thread works alone, with one core or a few.
 """
 
 from __future__ import annotations
