@@ -9,7 +9,7 @@ import typer
 
 from regard.cli.models import load_pipeline
 from regard.cli.options import DeviceOption, DtypeOption, JsonOption, RequiredModelOption
-from regard.cli.texts import check_texts
+from regard.cli.texts import check_texts, reject_recording
 
 
 def fill_mask(
@@ -34,6 +34,7 @@ def fill_mask(
     checkpoints. In a WordPiece vocabulary, `##ing` continues a word.
     """
     check_texts({"text": text})
+    reject_recording("text", text, "a model fills its masks")
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

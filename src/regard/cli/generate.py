@@ -18,6 +18,7 @@ from regard.cli.options import (
     reject_options,
 )
 from regard.cli.output import open_output
+from regard.cli.texts import reject_recording
 from regard.text.readers import read_lines
 
 
@@ -55,6 +56,7 @@ def generate(
     elif temperature == 0:
         drawing = ("top_k", "top_p", "seed", "num_samples")
         reject_options(context, drawing, "not used with --temperature 0, which always generates the same text")
+    reject_recording("prompt", prompt, "a model continues it")
     if prompt == "-":
         prompt = "\n".join(read_lines("-"))
     from regard.generation.sampling import SamplingParams

@@ -21,7 +21,7 @@ from regard.cli.options import (
     check_suffix,
 )
 from regard.cli.output import note, progress
-from regard.cli.texts import InputText, note_file_name, read_texts
+from regard.cli.texts import InputText, find_recording, note_file_name, read_texts
 from regard.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def heads(
+    context: typer.Context,
     text: TextArgument = None,
     *,
     file: FileOption = None,
@@ -68,9 +69,13 @@ def heads(
         regard heads --file texts.txt --lines --model minilm --sort-by separator -o heads.csv
 
     duplicate_token and induction are measured on random tokens that are repeated; those of translators, on the text.
-    With `--lines` scores are means over all lines. The tokens of an image are its patches.
+    With `--lines` scores are means over all lines. The tokens of an image are its patches. A recording is scored as it
+    is, all scores on its tokens:
+
+        regard heads run.regard
     """
-    inputs = read_texts(text, file, lines)
+    path = find_recording(context, text, file, ("model", "dtype", "device", "lines"))
+    inputs = [] if path is not None else read_texts(text, file, lines)
     from regard.analysis.head_scores import HEAD_SCORES, head_scores, rank_heads
     from regard.checks import Checks
 
@@ -83,12 +88,17 @@ def heads(
     from regard.pipelines import Translator
     from regard.watching import TransformersModel
 
-    loaded = load_any(model, dtype=dtype, device=device)
-    reads_images = isinstance(loaded, TransformersModel) and loaded.tokenizer is None
-    if not reads_images:
-        note_file_name(text)
-    repeated = None if reads_images or isinstance(loaded, Translator) else loaded.record_repeated_tokens()
-    scores = head_scores(_recordings(loaded, inputs), repeated_tokens=repeated)
+    if path is not None:
+        from regard.analysis.recording_file import load
+
+        scores = head_scores(load(path))
+    else:
+        loaded = load_any(model, dtype=dtype, device=device)
+        reads_images = isinstance(loaded, TransformersModel) and loaded.tokenizer is None
+        if not reads_images:
+            note_file_name(text)
+        repeated = None if reads_images or isinstance(loaded, Translator) else loaded.record_repeated_tokens()
+        scores = head_scores(_recordings(loaded, inputs), repeated_tokens=repeated)
     if output is not None:
         _write(scores, output)
     table = _strongest_heads(scores) if sort_by is None else _all_heads(scores, sort_by)

@@ -11,6 +11,7 @@ import typer
 from regard.errors import InvalidArgument
 
 PAGE_SUFFIXES = (".html", ".htm", "")
+RECORDING_SUFFIX = ".regard"
 TABLE_SUFFIXES = (".csv", ".parquet")
 Dtype = Literal["float32", "bfloat16", "float16", "float64"]
 _BUNDLED = "the bundled translator"
@@ -37,10 +38,12 @@ OutputOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 TextArgument = Annotated[
-    str | None, typer.Argument(help="Text for the model, in quotes. For a vision model, the path of an image.")
+    str | None,
+    typer.Argument(help="Text for the model, in quotes; for a vision model, the path of an image. Or a recording."),
 ]
 FileOption = Annotated[
-    Path | None, typer.Option(help="Read the text from this file (or `.gz`); `-` is standard input.")
+    Path | None,
+    typer.Option(help="Read the text from this file (or `.gz`), or open this recording; `-` is standard input."),
 ]
 LinesOption = Annotated[bool, typer.Option("--lines", help="Read one text per line of `--file`.")]
 

@@ -20,7 +20,7 @@ from regard.cli.options import (
     WeightsDtypeOption,
     check_suffix,
 )
-from regard.cli.texts import check_texts, note_file_name, read_texts
+from regard.cli.texts import InputText, check_texts, find_recording, note_file_name, read_texts
 from regard.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ SLICE = re.compile(r"(-?\d+)?:(-?\d+)?")
 
 
 def segments(
+    context: typer.Context,
     text: TextArgument = None,
     *,
     file: FileOption = None,
@@ -84,23 +85,31 @@ def segments(
         regard segments --file rag.txt --model llama/ --segment "question=Who wrote it?" --segment documents=20:900
         regard segments --file rag.txt --model llama/ --segment documents=20:900 --queries=-1: --sort-by documents
 
-    `--queries=-1:` counts only the last token, from which the model predicts the next one.
+    `--queries=-1:` counts only the last token, from which the model predicts the next one. A recording needs no model:
+
+        regard segments run.regard --by-position
     """
-    (source,) = read_texts(text, file)
+    path = find_recording(context, text, file, ("model", "dtype", "device"))
+    (source,) = read_texts(text, file) if path is None else [InputText("", str(path))]
     check_texts({"--queries": queries})
     check_suffix(output, TABLE_SUFFIXES)
     named = _parse_segments(segment or [])
     if by_position and named:
         raise InvalidArgument("--by-position: --segment names the segments; leave one of them out")
+    from regard.analysis.recording_file import load
     from regard.analysis.segments import segment_attention
     from regard.analysis.tables import save_table
     from regard.watching import TransformersModel
 
-    loaded = load_any(model, dtype=dtype, device=device)
-    if not isinstance(loaded, TransformersModel) or loaded.tokenizer is not None:
-        note_file_name(text)
+    if path is not None:
+        recording = load(path)
+    else:
+        loaded = load_any(model, dtype=dtype, device=device)
+        if not isinstance(loaded, TransformersModel) or loaded.tokenizer is not None:
+            note_file_name(text)
+        with source.naming_errors():
+            recording = loaded.record(source.text)
     with source.naming_errors():
-        recording = loaded.record(source.text)
         table = segment_attention(
             recording, named or ("positions" if by_position else None), queries and _parse_positions(queries)
         )

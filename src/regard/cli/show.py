@@ -10,6 +10,7 @@ import typer
 from regard.cli.models import load_any
 from regard.cli.options import (
     PAGE_SUFFIXES,
+    RECORDING_SUFFIX,
     TABLE_SUFFIXES,
     AnyModelOption,
     DeviceOption,
@@ -21,14 +22,15 @@ from regard.cli.options import (
     reject_options,
 )
 from regard.cli.output import note, print_path
-from regard.cli.texts import InputText, check_texts, note_file_name, read_texts
+from regard.cli.texts import InputText, check_texts, find_recording, note_file_name, read_texts
 from regard.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from regard.analysis.recording import Recording
     from regard.pipelines import Translator
 
-RECORDING_SUFFIX = ".regard"
+OF_MODELS = ("model", "dtype", "device", "lines", "target", "max_new_tokens")
+"""Parameters that a recording has no use for."""
 
 
 def show(
@@ -82,10 +84,22 @@ def show(
 
         regard show "Thank you." -o run.regard
         regard show --file texts.txt --lines -o weights.csv
+
+    A recording is shown again without its model:
+
+        regard show run.regard --layer cross.0
     """
-    inputs = read_texts(text, file, lines)
+    path = find_recording(context, text, file, OF_MODELS)
+    inputs = [] if path is not None else read_texts(text, file, lines)
     check_texts({"--target": target, "--token": token})
     check_suffix(output, (*PAGE_SUFFIXES, RECORDING_SUFFIX, *TABLE_SUFFIXES))
+    if path is not None:
+        from regard.analysis.recording_file import load
+
+        recording = load(path)
+        _check_image(context, recording, output)
+        _show(recording, InputText("", str(path)), output, layer, token, merge=not tokens)
+        return
     from regard.pipelines import Generator, TextEncoder, Translator
 
     loaded = load_any(model, dtype=dtype, device=device, pairs=target is not None)
@@ -100,11 +114,8 @@ def show(
     for source in inputs:
         with source.naming_errors():
             recording = loaded.record(source.text, **options)
-        if "image" in recording.texts:
-            reject_options(context, ("layer", "token", "tokens"), "an image has a page with all layers and no table")
-            if output.suffix in TABLE_SUFFIXES:
-                raise InvalidArgument(f"--output: expected .html or .regard for an image, got {output.name!r}")
-        else:
+        _check_image(context, recording, output)
+        if "image" not in recording.texts:
             note_file_name(text)
         if max_new_tokens is not None and recording.texts.get("text") == source.text:
             note("no token was generated: the model ends the text here")
@@ -112,6 +123,14 @@ def show(
             _note_confidence(loaded, source)
         numbered = output if source.line is None else output.with_stem(f"{output.stem}-{source.line}")
         _show(recording, source, numbered, layer, token, merge=not tokens)
+
+
+def _check_image(context: typer.Context, recording: Recording, output: Path) -> None:
+    """Refuse what the recording of an image does not have."""
+    if "image" in recording.texts:
+        reject_options(context, ("layer", "token", "tokens"), "an image has a page with all layers and no table")
+        if output.suffix in TABLE_SUFFIXES:
+            raise InvalidArgument(f"--output: expected .html or .regard for an image, got {output.name!r}")
 
 
 def _note_confidence(translator: Translator, source: InputText) -> None:

@@ -18,7 +18,7 @@ from regard.cli.options import (
     reject_options,
 )
 from regard.cli.output import print_path
-from regard.cli.texts import check_texts
+from regard.cli.texts import check_texts, reject_recording
 from regard.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ def steps(
         reject_options(context, ("head", "query"), "not used with --json, which contains all")
     check_suffix(output, PAGE_SUFFIXES)
     check_texts({"text": text})
+    reject_recording("text", text, "every step needs the weights of a model")
     from rich.console import Console
 
     from regard.analysis.trace_attention import trace as trace_example

@@ -1,13 +1,16 @@
-"""The texts that a command reads: its argument, a file, or the lines of a file."""
+"""The texts that a command reads: its argument, a file, or the lines of a file; or a recording of a text."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import typer
+
+from regard.cli.options import RECORDING_SUFFIX, reject_options
 from regard.cli.output import note
 from regard.errors import InvalidArgument, InvalidFile
 from regard.text.readers import display_name, read_lines
@@ -82,6 +85,51 @@ def read_texts(text: str | None, file: Path | None, lines: bool | None = None) -
     if len(numbered) > 1 and lines is not None:
         note(f"{name}: {len(numbered):,} lines are read as one text; --lines reads one text per line")
     return [InputText("\n".join(texts), name)]
+
+
+def find_recording(context: typer.Context, text: str | None, file: Path | None, unused: Iterable[str]) -> Path | None:
+    """The recording that the argument or ``--file`` names, by its suffix; None if they are a text.
+
+    Args:
+        context: The context of the command.
+        text: The argument.
+        file: The value of ``--file``.
+        unused: Parameters of the command that are for texts only.
+
+    Raises:
+        InvalidFile: If there is no such file.
+        InvalidArgument: If one of the unused parameters is set.
+    """
+    path = _recording_path(text) if file is None else file if file.suffix == RECORDING_SUFFIX else None
+    if path is None or (text is not None and file is not None):
+        return None
+    if not path.exists():
+        raise InvalidFile(f"{path}: no such file; a text that ends in {RECORDING_SUFFIX} is the name of a recording")
+    reject_options(context, unused, "not used with a recording")
+    return path
+
+
+def reject_recording(name: str, text: str | None, why: str) -> None:
+    """Refuse the name of a recording where a command needs a text.
+
+    Args:
+        name: Name of the argument.
+        text: Its value.
+        why: Why the command needs a text.
+
+    Raises:
+        InvalidArgument: If the text is the name of a recording.
+    """
+    if _recording_path(text) is not None:
+        raise InvalidArgument(
+            f"{name}: expected a text, because {why}, got {text!r}; `regard show`, `heads` and `segments` open a "
+            "recording"
+        )
+
+
+def _recording_path(text: str | None) -> Path | None:
+    """The path that a text is; None if it does not end as a recording does, or has several lines."""
+    return Path(text) if text is not None and text.endswith(RECORDING_SUFFIX) and "\n" not in text else None
 
 
 def note_file_name(text: str | None) -> None:

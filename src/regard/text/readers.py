@@ -26,9 +26,12 @@ def read_lines(path: str | Path) -> Iterator[str]:
 
     Raises:
         InvalidType: If the path is not a str or path.
-        InvalidFile: If the file is missing or unreadable, or a line is not UTF-8; the message has the line's number.
+        InvalidFile: If the file is missing, unreadable or a recording (``*.regard``), or a line is not UTF-8; the
+            message has the line's number.
     """
     name = display_name(path)
+    if name.endswith(".regard") and as_path(path).is_file():
+        raise InvalidFile(f"{name}: expected a text file, got a recording; `regard show` opens it")
     number = 0
     try:
         with _open(path) as file:
