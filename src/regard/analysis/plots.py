@@ -34,7 +34,7 @@ def plot_head_scores(scores: Columns, which: str | Sequence[str] | None = None) 
         which: Names of the scores to show. Default: all that are not NaN.
 
     Returns:
-        A figure: ``figure.savefig("heads.png")``.
+        A figure, which notebooks display; ``figure.savefig("heads.png")`` writes it.
 
     Raises:
         InvalidType: If ``scores`` has no layers and heads.
@@ -81,7 +81,7 @@ def plot_weights(layer: Layer, heads: Sequence[int] | None = None) -> Figure:
         heads: Indices of the heads to show. Default: all.
 
     Returns:
-        A figure. Of more than 1,024 tokens, a cell is the mean of a square.
+        A figure, which notebooks display. Of more than 1,024 tokens, a cell is the mean of a square.
 
     Raises:
         InvalidType: If ``layer`` is not a layer, or the heads are not a list.
@@ -124,10 +124,12 @@ def _escape_mathtext(tokens: Sequence[str]) -> list[str]:
 
 def _figure(count: int, max_columns: int, size: tuple[float, float]) -> tuple[Figure, list[Any]]:
     """A figure with panels of a size in inches, in rows of up to `max_columns`."""
-    matplotlib = require("matplotlib.figure", extra="plot", needed_by="plots")
+    require("matplotlib.figure", extra="plot", needed_by="plots")
+    from regard.analysis.notebook_figure import NotebookFigure
+
     columns = min(max_columns, count)
     rows = -(-count // columns)
-    figure = matplotlib.Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
+    figure = NotebookFigure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
     for panel in panels[count:]:
         panel.set_axis_off()

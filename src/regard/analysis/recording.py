@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -18,9 +19,6 @@ from regard.ops.tree import map_tensors
 MAX_IMAGE_SIDE = 512
 """Largest height and width of a recording's image, in pixels."""
 MAX_IMAGE_BYTES = 4 * 2**20
-
-html_preview: Callable[[Recording], str] | None = None
-"""What a notebook displays for a bare recording; `regard.explore.display` sets it when it is imported."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,8 +145,9 @@ class Recording:
 
         save_recording(self, path, dtype)
 
-    def _repr_html_(self) -> str | None:
-        return None if html_preview is None else html_preview(self)
+    def _repr_html_(self) -> str:
+        display = import_module("regard.explore.display")  # by name, for explore is built on analysis
+        return display.notebook_html(self)
 
 
 def _select(layer: Layer, index: int, tokens: Sequence[str] | None, target_tokens: Sequence[str] | None) -> Layer:

@@ -13,7 +13,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.analysis import recording as recording_module
 from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument
 from regard.explore.html_page import to_html, write_html
@@ -161,6 +160,3 @@ def estimate_page_bytes(recording: Recording) -> float:
     num_bytes = qkv_bytes(recording)
     stored_bytes = num_bytes * 4 / 3 if num_bytes <= MAX_QKV_BYTES else 0  # in base64
     return BYTES_PER_BLOCK * blocks + BYTES_PER_TOP_KEY * top_keys + stored_bytes
-
-
-recording_module.html_preview = notebook_html  # analysis does not import what displays it
