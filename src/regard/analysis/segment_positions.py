@@ -114,6 +114,10 @@ def _not_found(value: Any, layers: Sequence[Layer], axis: int) -> str:
     if isinstance(value, str):
         return f"expected a text that occurs in the recording, got {value!r:.80}"
     sizes = " or ".join(str(size) for size in sorted({layer.weights.shape[axis] for layer in layers}))
+    if isinstance(value, slice):
+        shown = ":".join("" if each is None else str(each) for each in (value.start, value.stop))
+        shown += "" if value.step is None else f":{value.step}"
+        return f"expected a range with at least one of the {sizes} tokens, got {shown}"
     return f"expected positions below {sizes}, the number of tokens, got {value!r:.80}"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -109,7 +111,7 @@ def segments(
             note_file_name(text)
         with source.naming_errors():
             recording = loaded.record(source.text)
-    with source.naming_errors():
+    with source.naming_errors(), _naming_options():
         table = segment_attention(
             recording, named or ("positions" if by_position else None), queries and _parse_positions(queries)
         )
@@ -121,6 +123,17 @@ def segments(
         print(json.dumps(rows, ensure_ascii=False))
         return
     _print(table, heads or sort_by is not None, sort_by)
+
+
+@contextmanager
+def _naming_options() -> Iterator[None]:
+    """Name the option in errors of `segment_attention`: ``--segment`` for ``segments`` and ``segments['name']``."""
+    try:
+        yield
+    except InvalidArgument as error:
+        pattern = r"(?<![\w.-])segments(?:\[(['\"])(.*?)\1\])?(?=: )"
+        message = re.sub(pattern, lambda match: f"--segment {match[2]}" if match[2] else "--segment", str(error))
+        raise InvalidArgument(message) from None
 
 
 def _parse_segments(options: list[str]) -> dict[str, Positions]:
