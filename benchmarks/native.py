@@ -5,6 +5,9 @@ queries and keys counts as 4 · n² · head_dim operations per head forward, 14 
 
 Run: ``python benchmarks/native.py``, or some of its sections: ``... forward decode``; for a quick check:
 ``--max-keys 512``.
+``... choices`` measures where SDPA computes the output alone faster, and writes what it finds for this instruction set
+and size of the second-level cache to the table in the package, by which `attend` chooses. Measures have no other fast
+kernel to choose: SDPA cannot compute them. Run it on a quiet machine.
 ``REGARD_ISA=avx2 ATEN_CPU_CAPABILITY=avx2`` measures another instruction set (matrix products of SDPA may still use the
 processor's best); its results are in sections of their own.
 """
@@ -12,6 +15,7 @@ processor's best); its results are in sections of their own.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 from collections.abc import Callable
@@ -21,11 +25,14 @@ from timing import paired_times, report, seconds
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import regard
+from regard.ops.kernels.native.cache_size import second_level_bytes
+from regard.ops.kernels.native.choices import FILE, Steps
 from regard.ops.kernels.native.kernel import Native
 
 SEED, HEADS, HEAD_DIM, ROUNDS = 0, 8, 64, 5
 SIZES = ((8, 64), (1, 128), (32, 128), (1, 512), (1, 1024), (1, 4096), (1, 16384))  # batch, tokens
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+CHOICE_SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 MEASURES = ["entropy", "received"]
 FOUR = [*MEASURES, "max", "mean_distance"]
 Ratios = dict[str, list[float]]
@@ -159,16 +166,56 @@ def peak(dtype: torch.dtype) -> float:
     return 2 * 2048**3 / min(seconds(lambda: left @ right) for _ in range(8)) / 1e9
 
 
-SECTIONS = {"forward": forward, "backward": backward, "decode": decode, "smallest": smallest}
+def choices(max_keys: int) -> Figures:
+    """The output alone by the native kernel, relative to SDPA; and the table that follows from it."""
+    figures, found = Figures(), {}
+    for dtype in DTYPES:
+        ratios: list[tuple[float, float]] = []
+        for tokens in CHOICE_SIZES:
+            if tokens > max_keys:
+                continue
+            qkv = inputs_of(8 if tokens <= 128 else 1, tokens, dtype)
+            name = label(dtype, len(qkv[0]), tokens, "output by the native kernel")
+            figures.compare(
+                name,
+                lambda qkv=qkv: regard.attend(*qkv, kernel="native"),
+                lambda qkv=qkv: sdpa(*qkv),
+                4.0 * len(qkv[0]) * HEADS * tokens**2 * HEAD_DIM,
+            )
+            ratios.append((2.0 * HEADS * tokens**2 * HEAD_DIM, statistics.median(figures.ratios[name])))
+        found[str(dtype).removeprefix("torch.")] = steps(ratios)
+    table = json.loads(FILE.read_text(encoding="utf-8"))
+    table.setdefault(Native().variant(), {})[str(second_level_bytes())] = found
+    lines = {
+        level: {size: {dtype: json.dumps(own) for dtype, own in each.items()} for size, each in sizes.items()}
+        for level, sizes in table.items()
+    }
+    text = json.dumps(lines, indent=2).replace('\\"', '"').replace('"[[', "[[").replace(']]"', "]]")
+    FILE.write_text(text + "\n", encoding="utf-8")
+    return figures
+
+
+def steps(ratios: list[tuple[float, float]]) -> Steps:
+    """From how much work on a kernel is faster: halfway, as a ratio, between two sizes of which each has another."""
+    found: Steps = []
+    for number, (work, ratio) in enumerate(ratios):
+        kernel = "sdpa" if ratio > 1 else "native"
+        if not found or found[-1][1] != kernel:
+            start = 0 if number == 0 else round((work * ratios[number - 1][0]) ** 0.5)
+            found.append((start, kernel))
+    return found
+
+
+SECTIONS = {"forward": forward, "backward": backward, "decode": decode, "smallest": smallest, "choices": choices}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sections", nargs="*", help=f"{', '.join(SECTIONS)}; default: all")
+    parser.add_argument("sections", nargs="*", help=f"{', '.join(SECTIONS)}; default: all but choices")
     parser.add_argument("--max-keys", type=int, default=16384)
     arguments = parser.parse_args()
     peaks = {str(dtype).removeprefix("torch."): round(peak(dtype), 1) for dtype in DTYPES[:2]}
-    for name in arguments.sections or SECTIONS:
+    for name in arguments.sections or [name for name in SECTIONS if name != "choices"]:
         torch.manual_seed(SEED)
         figures = SECTIONS[name](arguments.max_keys)
         section = name if not os.environ.get("REGARD_ISA") else f"{name}, {Native().variant()}"

@@ -24,6 +24,7 @@ def _few(monkeypatch):
     monkeypatch.setattr(cases, "CASES", few)
     monkeypatch.setattr(speed, "SIZES", ((2, 16),))
     monkeypatch.setattr(speed, "MIN_SECONDS", 0.0)
+    monkeypatch.setattr(speed, "PEAK_SIZES", {"cpu": (64, 128)})
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from regard.ops.kernels.base import KernelInputs, RunOptions
 from regard.ops.kernels.blockwise import Blockwise
+from regard.ops.kernels.native.cache_size import second_level_bytes
+from regard.ops.kernels.native.choices import is_sdpa_faster
 from regard.ops.kernels.native.encode import MASKS, SCORES, Encoder, unsupported_request
 from regard.ops.kernels.native.encode_measures import MEASURES, encode_measure, unsupported_measures
 from regard.ops.kernels.native.gradients import BackwardCall, has_gradients, unsupported_gradients
@@ -18,16 +20,10 @@ from regard.ops.kernels.results import MeasureResults
 from regard.ops.kernels.sdpa import Sdpa
 from regard.ops.measures import BlockMean, GroupPool
 
-MIN_WORK = {torch.float32: 2**23, torch.bfloat16: 2**22, torch.float16: 2**22}
-"""Multiply-adds of a sequence: where only the output is computed for fewer, SDPA has less to prepare."""
-
 MAX_CHUNKS = 16
 """A head is cut into as many parts at most. More would need more memory for the sums over their columns."""
 
 MIN_ROWS_PER_CHUNK = 128
-
-CACHE_BYTES = 600_000
-"""A block of rows fits in the second-level cache of most cores, together with the keys that are being multiplied."""
 
 
 class Native(Blockwise):
@@ -67,13 +63,16 @@ class Native(Blockwise):
             yield from (f"{reason}, with dropout" for reason in unsupported_gradients(inputs))
 
     def inefficient_reasons(self, inputs: KernelInputs) -> Iterator[str]:
-        """The output alone: of a small call, in a compiled program, which plans SDPA with the rest, or with AMX."""
+        """The output alone: where SDPA is faster, and in a compiled program, which plans SDPA with the rest."""
         if inputs.measures or inputs.dropout:
             return
         query = inputs.request.query
-        work = 2 * math.prod(inputs.request.shape[1:]) * query.shape[3]  # of one sequence: the batch must not decide
-        is_slower = torch.compiler.is_compiling() or work < MIN_WORK.get(query.dtype, 0)
-        if (is_slower or (query.dtype == torch.bfloat16 and self.variant() == "amx")) and Sdpa().suits(inputs):
+        is_slower = torch.compiler.is_compiling()
+        if not is_slower and query.dtype in DTYPES:
+            work = 2 * math.prod(inputs.request.shape[1:]) * query.shape[3]  # of a sequence: the batch must not decide
+            dtype = str(query.dtype).removeprefix("torch.")
+            is_slower = is_sdpa_faster(self.variant(), second_level_bytes(), dtype, work)
+        if is_slower and Sdpa().suits(inputs):
             yield "SDPA computes the output alone faster"
 
     def forward(self, inputs: KernelInputs, options: RunOptions) -> tuple[Tensor | None, MeasureResults]:
@@ -124,7 +123,7 @@ def forward_call(
         seed=seed,
         chunks=chunks,
         chunk_rows=chunk_rows,
-        cache_bytes=CACHE_BYTES,
+        cache_bytes=second_level_bytes(),
     )
 
 

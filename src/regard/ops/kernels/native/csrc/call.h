@@ -117,7 +117,7 @@ struct Call {
     double dropout;  // probability
     uint64_t seed;
     int64_t chunks, chunk_rows;      // the queries of a head are cut into chunks
-    int64_t cache_bytes;             // of a core, for a block of rows
+    int64_t cache_bytes;             // of a core's second-level cache
     int64_t sums_batch, sums_heads;  // whether a gradient is a sum over them, so that a task has them all
     // Backward: the output's gradient; sums of float32 by head and chunk, (b, h, chunks, ...), null if not needed.
     Strided output_gradient;

@@ -18,7 +18,8 @@ namespace {
 constexpr int64_t STEP = 4;  // blocks of keys whose weights stay in the first cache while they are multiplied
 constexpr int64_t PART = STEP * KEY_BLOCK;
 constexpr int64_t FEW_ROWS = 8;  // up to as many queries, copying the values takes longer than the product
-constexpr int64_t MIN_ROWS = (12 + ROW_UNIT - 1) / ROW_UNIT * ROW_UNIT, MAX_ROWS = 48;
+constexpr int64_t MIN_ROWS = (12 + ROW_UNIT - 1) / ROW_UNIT * ROW_UNIT;
+constexpr int64_t FEW_ROWS_FIT = 24, MAX_ROWS = 48, MOST_ROWS = 192;
 
 // What one thread needs for the heads that it computes.
 class Forward {
@@ -26,8 +27,9 @@ class Forward {
     explicit Forward(const Call& call)
         : call(call),
           matrix(call.matrix),
+          few_rows_fit(fit_few_rows(call)),
           key_blocks(round_up(matrix.keys, KEY_BLOCK) / KEY_BLOCK),
-          width(row_width(matrix, MAX_ROWS)),
+          width(row_width(matrix, few_rows_fit ? MOST_ROWS : MAX_ROWS)),
           value_panels(call.value.data ? round_up(call.value_dim, PANEL) / PANEL : 0),
           max_rows(rows_in_cache(call)),
           is_in_place(can_stay(call)),
@@ -54,10 +56,18 @@ class Forward {
     }
 
   private:
+    // Whether the second-level cache holds only a few rows with the keys that are being multiplied. Then reading all
+    // keys and values from the third-level cache for each block takes longer than having the block there, too: it gets
+    // more rows.
+    static bool fit_few_rows(const Call& call) {
+        return call.cache_bytes * 4 / 7 / (4 * row_width(call.matrix, MAX_ROWS)) < FEW_ROWS_FIT;
+    }
+
     // Blocks of the same size, as nearly as possible.
     int64_t rows_in_cache(const Call& call) const {
-        const int64_t fit = call.cache_bytes / (4 * width) / ROW_UNIT * ROW_UNIT;
-        const int64_t rows = std::min(std::clamp(fit, MIN_ROWS, MAX_ROWS), round_up(call.chunk_rows, ROW_UNIT));
+        const int64_t bytes = few_rows_fit ? call.cache_bytes * 16 / 5 : call.cache_bytes * 4 / 7;
+        const int64_t fit = bytes / (4 * width) / ROW_UNIT * ROW_UNIT, most = few_rows_fit ? MOST_ROWS : MAX_ROWS;
+        const int64_t rows = std::min(std::clamp(fit, MIN_ROWS, most), round_up(call.chunk_rows, ROW_UNIT));
         const int64_t blocks = (call.chunk_rows + rows - 1) / rows;
         return std::min(rows, round_up((call.chunk_rows + blocks - 1) / blocks, ROW_UNIT));
     }
@@ -191,6 +201,7 @@ class Forward {
 
     const Call& call;
     const Matrix& matrix;
+    const bool few_rows_fit;
     const int64_t key_blocks, width, value_panels, max_rows;
     const bool is_in_place;  // the values are multiplied where they are
     const bool is_paired;    // in bfloat16
