@@ -62,6 +62,40 @@ def test_workflows_call_what_exists(workflow):
         assert (ROOT / path).exists(), path
 
 
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_actions_are_pinned_by_the_hash_of_a_commit(workflow):
+    """A tag can be moved to other code, which would run with the permissions of the job."""
+    uses = re.findall(r"\buses:(.*)", workflow.read_text("utf-8"))
+    assert uses
+    pinned = re.compile(r" [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
+    assert [each for each in uses if not pinned.fullmatch(each)] == []
+
+
+def test_a_release_of_an_action_has_one_hash():
+    uses = {each for path in WORKFLOWS for each in re.findall(r"\buses: (\S+)@(\S+) # (\S+)", path.read_text("utf-8"))}
+    assert len(uses) == len({(action, version) for action, _, version in uses}) == len({action for action, *_ in uses})
+
+
+def test_what_builds_a_release_is_pinned_as_in_the_constraints():
+    text = (ROOT / ".github/workflows/release.yml").read_text("utf-8")
+    constraints = dict(re.findall(r"^([\w-]+)==([\w.]+)", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE))
+    installed = [each for line in re.findall(r"run: pip install (.+)", text) for each in line.split()]
+    assert {each.partition("=")[0] for each in installed} == {"build", "twine", "cibuildwheel"}
+    for each in installed:
+        name, _, version = each.partition("==")
+        assert version == constraints.get(name, version) != "", each
+
+
+def test_jobs_of_a_release_have_the_least_permissions():
+    """The job that may publish on PyPI cannot write to the repository, and the reverse."""
+    workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text("utf-8"))
+    permissions = {name: job["permissions"] for name, job in workflow["jobs"].items() if "permissions" in job}
+    assert workflow["permissions"] == {"contents": "read"}
+    assert permissions == {"publish": {"id-token": "write"}, "release": {"contents": "write"}}
+    for name in permissions:
+        assert not [step for step in workflow["jobs"][name]["steps"] if "checkout" in step.get("uses", "")]
+
+
 def test_forms_are_yaml_with_the_fields_of_github():
     for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"):
         form = yaml.safe_load(path.read_text("utf-8"))
