@@ -72,6 +72,25 @@ def test_the_mode_is_that_of_a_new_file(tmp_path, mask, mode):
     assert (tmp_path / "out.txt").stat().st_mode & 0o777 == mode
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o444, 0o755])
+def test_the_mode_of_an_existing_file_stays(tmp_path, mode):
+    for name in ("out.txt", "model.json"):
+        (tmp_path / name).touch(mode)
+        (tmp_path / name).chmod(mode)
+    (tmp_path / "link").symlink_to("out.txt")
+    with atomic_write(tmp_path / "link") as file:
+        (part,) = set(tmp_path.glob(".saving-*"))
+        assert part.stat().st_mode & 0o777 == mode  # before there is content
+        file.write(b"secret")
+    with atomic_folder(tmp_path) as staging:
+        (staging / "model.json").write_text("secret")
+        (staging / "new.json").touch()
+    assert {name: (tmp_path / name).stat().st_mode & 0o777 for name in ("out.txt", "model.json")} == {
+        "out.txt": mode,
+        "model.json": mode,
+    }
+
+
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_link_stays_a_link(tmp_path, exists):
     (tmp_path / "folder").mkdir()

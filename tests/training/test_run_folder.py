@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ import yaml
 from helpers.training_runs import bytes_of, make_recipe, rows
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidRecipe
 from regard.training import load_recipe, train
+from regard.training.callbacks import checkpoints
+from regard.training.checkpoint_io import saved_step
 
 
 def test_what_a_run_folder_holds_is_minded(tmp_path: Path, keys: dict[str, Any]) -> None:
@@ -128,6 +131,87 @@ def test_a_run_killed_between_its_first_model_and_its_first_state_is_resumed(
     train(make_recipe({**keys, "output_dir": str(tmp_path / "whole")}, "--checkpoint.average_last", "0"))
     for name in ("last", "best"):
         assert bytes_of(tmp_path / "run", name) == bytes_of(tmp_path / "whole", name)
+
+
+KILLED = """
+import importlib, os, signal, sys
+module, _, name = sys.argv[2].rpartition(":")
+owner = importlib.import_module(module)
+*path, name = name.split(".")
+for part in path:
+    owner = getattr(owner, part)
+setattr(owner, name, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+from regard.training import load_recipe, train
+train(load_recipe(sys.argv[1]))
+"""
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """Unfinished files and folders."""
+    return [path for path in folder.rglob(".*") if path.name != ".lock"]
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "regard.training.trainer:_build_trainer",
+        "regard.training.datamodule:hash_files",
+        "regard.training.tasks.translation:TranslationTask.train_tokenizer",
+        "regard.data.token_dataset:_write",
+        "regard.training.callbacks.checkpoints:Checkpoints.on_train_start",
+    ],
+)
+def test_a_run_killed_before_its_first_step_is_started_again_or_resumed(
+    tmp_path: Path, keys: dict[str, Any], moment: str, resume: bool
+) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(keys))
+    process = subprocess.run([sys.executable, "-c", KILLED, recipe, moment], check=False)
+    assert process.returncode == -signal.SIGKILL
+    assert (tmp_path / "run" / "recipe.yaml").is_file()
+    assert train(load_recipe(recipe), resume=resume).step == 30
+    assert leftovers(tmp_path / "run") == []
+
+
+def test_a_run_killed_after_its_last_state_gets_its_last_model_when_it_is_resumed(
+    tmp_path: Path, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, run = make_recipe(keys), tmp_path / "run"
+    save = checkpoints.save_model
+
+    def killed(folder: Path, *arguments: object) -> None:
+        if folder.name == "last" and saved_step(run / "state.ckpt") == 30:
+            raise RuntimeError("killed")
+        save(folder, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "save_model", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            train(recipe)
+    assert train(recipe, resume=True).step == 30
+    train(make_recipe({**keys, "output_dir": str(tmp_path / "whole")}))
+    for name in ("last", "best", "averaged"):
+        assert bytes_of(run, name) == bytes_of(tmp_path / "whole", name)
+
+
+def test_what_a_killed_run_left_is_removed_when_it_is_resumed(tmp_path: Path, keys: dict[str, Any]) -> None:
+    run = tmp_path / "run"
+    train(make_recipe(keys, "--trainer.max_steps=20"))
+    for folder in (
+        run,
+        run / "data",
+        run / "last",
+        run / "best",
+        run / "averaged",
+        run / "snapshots" / "step-000000020",
+    ):
+        (folder / ".saving-0").mkdir()
+        (folder / ".saving-0" / "model.safetensors").touch()
+        (folder / ".saving-1-1").touch()
+    (run / ".mine").touch()
+    train(make_recipe(keys, "--trainer.max_steps=20"), resume=True)
+    assert leftovers(run) == [run / ".mine"]
 
 
 def test_two_trainings_in_one_folder_are_refused(tmp_path: Path, keys: dict[str, Any]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -18,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from regard.errors import InvalidFile
+from regard.files import flush_to_disk, staging_folder
 from regard.text.readers import check_files
 
 Item = TypeVar("Item")
@@ -82,16 +82,18 @@ def tokenize_once(
     folder = cache / hashlib.sha256(f"{FORMAT_VERSION}\n{key}".encode()).hexdigest()[:16]
     try:
         if not folder.is_dir():
-            cache.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".", dir=cache) as staging:
-                draft = Path(staging, folder.name)
+            with staging_folder(cache) as staging:
+                draft = staging / folder.name
                 draft.mkdir()
                 _write(draft, columns, tokenize)
+                for path in (*draft.iterdir(), draft):
+                    flush_to_disk(path)
                 try:
                     draft.rename(folder)
                 except OSError:
                     if not folder.is_dir():  # else another process was faster
                         raise
+                flush_to_disk(cache)
     except InvalidFile:
         raise
     except OSError as error:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, get_args, overload
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from regard.checks import Checks
 from regard.errors import (
     InvalidArgument,
     InvalidCheckpoint,
+    InvalidFile,
     InvalidType,
     UnsupportedCheckpoint,
     did_you_mean,
@@ -74,7 +78,8 @@ def save_model(
     """Save a model to a folder; if that fails, an older model there stays as it was.
 
     The files are written atomically, but renamed one after another: a process killed between two renames can leave
-    the new configuration with the old weights. Tied weights are stored once.
+    the new configuration with the old weights. The next save removes what a killed one left, and keeps the permissions
+    of the files that it replaces. Tied weights are stored once.
 
     Args:
         folder: Created if it is missing.
@@ -119,7 +124,7 @@ def save_model(
     else:
         config = {"architecture": names[type(model)], "format_version": FORMAT_VERSION, **asdict(model.config)}
     weights = {name: weight.to("cpu", dtype or weight.dtype).contiguous() for name, weight in weights.items()}
-    with atomic_folder(folder, remove=AUXILIARY_FILES) as staging:
+    with atomic_folder(folder, remove=AUXILIARY_FILES) as staging, _naming_folder(folder):
         for path, values in {CONFIG_FILE: config, **files}.items():
             (staging / path).parent.mkdir(exist_ok=True)
             (staging / path).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
@@ -127,6 +132,16 @@ def save_model(
         shutil.copymode(staging / CONFIG_FILE, staging / WEIGHTS_FILE)  # safetensors ignores the umask: mode 0600
         if tokenizer is not None:
             tokenizer.save(staging)
+
+
+@contextmanager
+def _naming_folder(folder: Path) -> Iterator[None]:
+    """Turn failures to write into its staging folder into an `InvalidFile` that names the folder."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).rpartition("could not be written: ")[2]
+        raise InvalidFile(f"{folder}: could not be written: {reason}") from error
 
 
 @overload

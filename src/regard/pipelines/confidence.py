@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from regard.errors import InvalidFile
+from regard.files import atomic_write
 
 CONFIDENCE_FILE = "confidence.json"
 
@@ -69,5 +70,10 @@ class ConfidenceModel:
             raise InvalidFile(f"{path}: expected {expected}, got {error!r}") from error
 
     def save(self, folder: Path) -> None:
-        """Write the confidence model into a model's folder."""
-        (folder / CONFIDENCE_FILE).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        """Write the confidence model into a model's folder.
+
+        Raises:
+            InvalidFile: If it cannot be written.
+        """
+        with atomic_write(folder / CONFIDENCE_FILE, text=True) as file:
+            file.write(json.dumps(asdict(self), indent=2) + "\n")

@@ -29,7 +29,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         path = Path(path)
         buffer = io.BytesIO()
         torch.save(checkpoint, buffer)  # not to the file: torch hides why writing failed
-        with atomic_write(path, partial_name=f".{path.name}.draft") as file:  # killed processes leave at most one
+        with atomic_write(path) as file:
             file.write(buffer.getbuffer())
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers.logger import Logger
 
 from regard.errors import InvalidFile
-from regard.files import atomic_write
+from regard.files import atomic_write, naming
 
 METRICS_FILE = "metrics.csv"
 COLUMNS = ("step", "epoch", "loss", "learning_rate", "tokens", "tokens_per_second")
@@ -43,13 +44,26 @@ class ResumableCSVLogger(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Append a row with the metrics that have a column."""
+        """Append a row with the metrics that have a column.
+
+        Raises:
+            InvalidFile: If it cannot be written; the file is as it was.
+        """
         row = {"step": step, **{name: value for name, value in metrics.items() if name in self.columns}}
-        with self.path.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, self.columns)
-            if not file.tell():
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self.columns)
+        with naming(self.path), self.path.open("ab", buffering=0) as file:
+            size = file.tell()
+            if not size:
                 writer.writeheader()
             writer.writerow(row)
+            lines = text.getvalue().encode()
+            try:
+                while lines:
+                    lines = lines[file.write(lines) :]
+            except OSError:
+                file.truncate(size)
+                raise
 
     @rank_zero_only
     def discard_after(self, step: int) -> None:

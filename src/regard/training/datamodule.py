@@ -12,6 +12,7 @@ import lightning as L
 from regard.data.batching import ResumableLoader
 from regard.data.token_dataset import hash_files
 from regard.errors import InvalidFile, InvalidRecipe, raise_problems
+from regard.files import atomic_write
 from regard.text.tokenizer import Tokenizer
 from regard.training.checkpoint_io import STATE_FILE
 from regard.training.recipe_file import write_recipe
@@ -34,7 +35,7 @@ class TaskDataModule(L.LightningDataModule):
         self.folder: Path = task.recipe.output_dir / "data"
 
     def prepare_data(self) -> None:
-        """Write the recipe, the tokenizer and the token ids (on rank 0).
+        """Write the tokenizer and the token ids, and the recipe of a resumed run (on rank 0).
 
         Raises:
             InvalidRecipe: If the data files of a resumed run have changed.
@@ -47,13 +48,15 @@ class TaskDataModule(L.LightningDataModule):
             changed = [key for key, value in hashes.items() if value != old.get(key)]
             got = {key: "other data" if self.recipe.files[key] else "none" for key in changed}
             raise_problems([f"{key}: {expected}, got {got[key]}" for key in changed], InvalidRecipe)
-        write_recipe(self.recipe)  # it holds the paths of the data: only after their contents have been checked
+        if is_resumed:
+            write_recipe(self.recipe)  # it holds the paths of the data: only after their contents have been checked
         # the tokenizer of a run without a saved state can be of other data
         if not is_resumed or not self.folder.is_dir():
             self.task.train_tokenizer().save(self.folder)
         self.setup("fit")
         if not is_resumed or not path.is_file():
-            path.write_text(json.dumps(hashes))
+            with atomic_write(path, text=True) as file:
+                file.write(json.dumps(hashes))
 
     def setup(self, stage: str) -> None:
         """Load the tokenizer and the datasets (on every process)."""

@@ -11,6 +11,7 @@ from filelock import FileLock, Timeout
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from regard.errors import InvalidArgument, InvalidFile
+from regard.files import remove_leftovers
 from regard.training.checkpoint_io import STATE_FILE
 from regard.training.csv_logger import METRICS_FILE
 from regard.training.recipe_file import RECIPE_FILE, is_copy
@@ -52,6 +53,8 @@ def run_folder(folder: Path, *, resume: bool) -> Iterator[None]:
         raise InvalidArgument(message) from None
     except OSError as error:
         raise InvalidFile(f"{folder}: could not be created: {error.strerror}") from error
+    for path in (folder, folder / "data", *(folder / name for name in MODELS), *folder.glob("snapshots/step-*")):
+        remove_leftovers(path)  # of a killed run
     try:
         yield
     except Exception:

@@ -30,7 +30,7 @@ from regard.training.csv_logger import ResumableCSVLogger
 from regard.training.datamodule import TaskDataModule
 from regard.training.module import TaskModule
 from regard.training.recipe import Recipe
-from regard.training.recipe_file import check_resumable
+from regard.training.recipe_file import check_resumable, write_recipe
 from regard.training.run_folder import run_folder
 
 log = logging.getLogger("regard.training")
@@ -93,6 +93,8 @@ def _train(recipe: Recipe, *, resume: bool) -> TrainResult:
     if resume:
         check_resumable(recipe)
     step = saved_step(state) if state.is_file() else 0
+    if not step and rank_zero_only.rank == 0:
+        write_recipe(recipe)  # before all other files, because it makes the folder that of a run
     interrupt = Interrupt()
     checkpoints = Checkpoints(recipe, interrupt, step)
     with logging_to(folder) as console:
@@ -110,6 +112,7 @@ def _train(recipe: Recipe, *, resume: bool) -> TrainResult:
             log.info("stopped by %s; %s", "Ctrl-C" if number == SIGINT else number.name, hint)
             return TrainResult(folder, step, checkpoints.best, number)
         if step == trainer.global_step:
+            checkpoints.save_last(trainer, module)  # a run that was killed after its last state does not have it
             log.info("already finished at step %d; to continue, raise trainer.max_steps", step)
         else:
             log.info("finished at step %d: the models are in %s", trainer.global_step, folder)

@@ -13,7 +13,6 @@ from typing import Any
 
 import lightning as L
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from regard.errors import InvalidFile
@@ -99,9 +98,13 @@ class Checkpoints(L.Callback):
             with self._report_save_errors(self.folder / STATE_FILE):
                 trainer.save_checkpoint(self.folder / STATE_FILE)
             self.saved_at, self.saved_step = time.monotonic(), step
-            self._save_weights(trainer, module, "last")
+            self.save_last(trainer, module)
         if is_interrupted:
             raise TrainingInterrupted
+
+    def save_last(self, trainer: L.Trainer, module: TaskModule) -> None:
+        """Save the model of the last training state."""
+        self._save_weights(trainer, module, "last")
 
     def _save_weights(self, trainer: L.Trainer, module: TaskModule, name: str) -> None:
         if trainer.is_global_zero:
@@ -113,7 +116,7 @@ class Checkpoints(L.Callback):
         """Raise an error that names the path and the last complete training state."""
         try:
             yield
-        except (OSError, SafetensorError) as error:
+        except OSError as error:
             step = self.saved_step
             state = f"the state of step {step} is complete" if step else "no state was saved before"
             reason = str(error).removeprefix(f"{path}: could not be written: ")
