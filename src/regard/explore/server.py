@@ -23,6 +23,8 @@ try:
     from starlette.requests import Request
     from starlette.responses import HTMLResponse, JSONResponse, Response
     from starlette.routing import Route
+
+    from regard.explore.http_protocol import LimitedProtocol
 except ImportError as error:
     raise MissingExtra(f"the server needs {error.name}: install it with `pip install 'regard[serve]'`") from None
 
@@ -79,11 +81,13 @@ def bind(recording: Recording, port: int = 0) -> Iterator[tuple[uvicorn.Server, 
     token = secrets.token_urlsafe(24)
     config = uvicorn.Config(
         create_app(recording, token),
-        log_level="warning",
+        http=LimitedProtocol,
+        ws="none",
+        log_level="error",  # a warning says that a request is malformed, or advises to install other packages
         access_log=False,
         lifespan="off",
         server_header=False,
-        headers=list(HEADERS.items()),  # here and not in the app, whose errors (500) pass by its middleware
+        headers=list(HEADERS.items()),  # not in the app: its middleware adds none to errors (500) and the parser's
     )
     # With the protocol named, asyncio sets TCP_NODELAY: a body does not wait for the receipt of its head.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:

@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from regard.errors import InvalidRecipe, InvalidType
+from regard.files import naming
 from regard.training.callbacks.checkpoints import Checkpoints
 from regard.training.callbacks.early_stopping import EarlyStopping
 from regard.training.callbacks.interrupt import Interrupt, TrainingInterrupted
@@ -104,7 +105,7 @@ def _train(recipe: Recipe, *, resume: bool) -> TrainResult:
         if resume and not step:
             log.info("nothing was saved before: starting from the beginning")
         try:
-            with interrupt.stop_on_signals():
+            with interrupt.stop_on_signals(), naming(folder):  # TensorBoard's failures to write do not name a file
                 trainer.fit(module, datamodule=data, ckpt_path=state if step else None, weights_only=True)
         except TrainingInterrupted:
             step, number = checkpoints.saved_step, interrupt.signal or SIGTERM  # of another process
