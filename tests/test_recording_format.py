@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file
 
 import regard
 from regard.analysis.layer import Layer
@@ -115,3 +120,28 @@ def test_the_specification_names_the_version_that_is_written(root):
     text = (root / "docs/recording_file.md").read_text(encoding="utf-8")
     assert f"`Recording.save` writes version {VERSION}" in " ".join(text.split())
     assert re.search(rf"\| `version` \| the number {VERSION} \|", text)
+
+
+SAVE = """
+import sys, torch, regard
+from helpers.recordings import recorded
+torch.manual_seed(0)
+mask = regard.Causal() & regard.Window(3, 0)
+weights = regard.weights(*torch.randn(2, 1, 4, 12, 8), mask=mask, score=regard.SoftCap(regard.ScaledDotProduct(), 5.0))
+recorded(weights, entropy=weights.entropy()).save(sys.argv[1])
+"""
+
+
+def test_the_same_recording_gives_the_same_bytes_in_every_process(tmp_path):
+    files = [tmp_path / f"{number}.regard" for number in range(4)]
+    for number, file in enumerate(files):
+        command = [sys.executable, "-c", SAVE, str(file)]
+        environment = {**os.environ, "PYTHONHASHSEED": str(number)}
+        subprocess.run(command, cwd=Path(__file__).parent, env=environment, check=True)
+    assert len({file.read_bytes() for file in files}) == 1
+    recording = regard.load(files[0])
+    for _ in range(10):
+        recording.save(files[1])
+        assert files[1].read_bytes() == files[0].read_bytes()
+    assert int.from_bytes(files[0].read_bytes()[:8], "little") % 8 == 0
+    assert len(load_file(files[0])) == len(load_file(files[1])) > 0

@@ -162,3 +162,17 @@ def test_a_batch_is_refused():
     for show in (edge_table, row_table, lambda recording: plot_weights(recording.layers[0])):
         with pytest.raises(InvalidArgument, match="expected one sequence, got a batch of 2"):
             show(batch)
+
+
+FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx", "\nx"]
+
+
+def test_formulas_are_escaped_if_the_caller_wants_it_and_numbers_never(tmp_path):
+    path, columns = tmp_path / "a.csv", {"=name": [*FORMULAS, "a=b", ""], "number": [-1, -0.5, 1, 2, 3, 4, 5, 6, 7]}
+    for options, mark in (({}, ""), ({"escape_formulas": False}, ""), ({"escape_formulas": True}, "'")):
+        save_table(columns, path, **options)
+        with path.open(encoding="utf-8", newline="") as file:
+            header, *rows = csv.reader(file)
+        assert header == [f"{mark}=name", "number"]
+        assert [row[0] for row in rows] == [*(mark + cell for cell in FORMULAS), "a=b", ""]
+        assert [float(row[1]) for row in rows] == columns["number"]

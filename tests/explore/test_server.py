@@ -10,7 +10,9 @@ import subprocess
 import sys
 import time
 import zlib
+from pathlib import Path
 from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import numpy as np
 import pytest
@@ -211,6 +213,47 @@ def test_the_command_tells_its_address_and_ends_by_ctrl_c(long_recording, tmp_pa
     _, errors = process.communicate(timeout=20)
     assert "Traceback" not in errors
     assert process.returncode in (0, 130)
+
+
+BROWSER = """#!/bin/sh
+printf '%s\\n' "$@" > "$ARGUMENTS.part"
+ps -eo args > "$ARGUMENTS.ps" 2>/dev/null || true
+mv "$ARGUMENTS.part" "$ARGUMENTS"
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="a browser that is a script of the shell")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_browser_gets_a_private_file_instead_of_the_token(long_recording, tmp_path, monkeypatch, number):
+    """Other users see the arguments of programs, so the token must not be one."""
+    long_recording.save(tmp_path / "long.regard")
+    (tmp_path / "browser").write_text(BROWSER)
+    (tmp_path / "browser").chmod(0o755)
+    (tmp_path / "temporary").mkdir()
+    arguments = tmp_path / "arguments"
+    for name, value in {"BROWSER": "browser", "ARGUMENTS": "arguments", "TMPDIR": "temporary"}.items():
+        monkeypatch.setenv(name, f"{tmp_path / value}")
+    process = run(str(tmp_path / "long.regard"))
+    try:
+        url = process.stdout.readline().strip()
+        deadline = time.monotonic() + 60
+        while not arguments.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        token = urlsplit(url).path.strip("/")
+        assert len(token) == 32
+        assert token not in (tmp_path / "arguments.ps").read_text()
+        (opened,) = arguments.read_text().splitlines()
+        file = Path(url2pathname(urlsplit(opened).path))
+        assert urlsplit(opened).scheme == "file"
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert file.parent.stat().st_mode & 0o777 == 0o700
+        assert f'content="0; url={url}"' in file.read_text()
+    finally:
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=20)
+    assert "Traceback" not in errors
+    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 def test_a_file_that_is_no_recording_is_one_sentence(tmp_path):

@@ -57,8 +57,19 @@ def save_recording(recording: Recording, path: str | os.PathLike[str], dtype: to
     header = {"version": VERSION, **{name: _encode(part, tensors, dtype) for name, part in fields.items()}}
     text = json.dumps(header)  # in ASCII: a token may hold half a surrogate pair, which UTF-8 cannot encode
     data = safetensors.save(tensors, {"regard": text, "checksum": checksum(text, tensors)})
+    end = 8 + int.from_bytes(data[:8], "little")
     with atomic_write(path) as file:
-        file.write(data)
+        file.write(_reproducible_head(data[8:end]))
+        file.write(memoryview(data)[end:])
+
+
+def _reproducible_head(head: bytes) -> bytes:
+    """The length and the header of a safetensors file with sorted metadata, which safetensors writes in any order."""
+    entries = json.loads(head)
+    entries["__metadata__"] = dict(sorted(entries["__metadata__"].items()))
+    head = json.dumps(entries, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)  # tensors stay aligned
+    return len(head).to_bytes(8, "little") + head
 
 
 def _layer_fields(layer: Layer, dtype: torch.dtype | None) -> dict[str, Any]:

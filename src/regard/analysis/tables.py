@@ -20,6 +20,8 @@ from regard.ops.measures import MeasureLike, as_measures
 
 SUFFIXES = (".csv", ".parquet")
 """The file formats of `save_table`."""
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""What begins a formula in a spreadsheet."""
 
 
 def edge_table(recording: Recording, k: int = 8, *, by: Literal["query", "key"] = "query") -> Columns:
@@ -131,13 +133,19 @@ def _flatten_columns(name: str, result: Tensor) -> Mapping[str, Sequence[Any]]:
     return {f"{name}_{number}": flat[:, number].tolist() for number in range(flat.shape[1])}
 
 
-def save_table(columns: Columns, path: str | os.PathLike[str]) -> None:
+def save_table(columns: Columns, path: str | os.PathLike[str], *, escape_formulas: bool = False) -> None:
     """Write columns to a file, atomically.
+
+    A spreadsheet runs a cell of a CSV file as a formula if it begins with ``=``, ``+``, ``-``, ``@``, a tab or a line
+    end, as tokens of a text can.
 
     Args:
         columns: Lists, arrays or tensors of equal length by name, as `edge_table`, `row_table` and `head_scores` return
             them.
         path: ``*.csv`` or ``*.parquet``.
+        escape_formulas: Whether to write an apostrophe before text in a CSV file that a spreadsheet would run as a
+            formula; numbers are not changed. Set it for files that someone opens in a spreadsheet. Default: False,
+            because a program that reads the file gets other tokens then.
 
     Raises:
         InvalidType: If the columns are not a dict of lists, or the path is not a path.
@@ -157,9 +165,13 @@ def save_table(columns: Columns, path: str | os.PathLike[str]) -> None:
         checks.that(len(lengths) <= 1, f"columns: expected equal lengths, got {', '.join(map(str, lengths))}")
     if path.suffix.lower() == ".csv":
         text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
+        writer, quoting_writer = (
+            csv.writer(text, lineterminator="\n", quoting=quoting) for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
+        )
+        for row in (columns, *zip(*columns.values(), strict=True)):
+            cells = [_escape_formula(cell) for cell in row] if escape_formulas else list(row)
+            has_return = any(isinstance(cell, str) and "\r" in cell for cell in cells)  # Python 3.11 does not quote it
+            (quoting_writer if has_return else writer).writerow(cells)
         with atomic_write(path) as file:
             file.write(text.getvalue().encode("utf-8", "backslashreplace"))  # a token may be half a character
     else:
@@ -171,6 +183,10 @@ def save_table(columns: Columns, path: str | os.PathLike[str]) -> None:
             raise InvalidArgument(f"columns: Parquet cannot hold them: {error}") from error
         with atomic_write(path) as file:
             parquet.write_table(table, file)
+
+
+def _escape_formula(cell: Any) -> Any:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_STARTS) else cell
 
 
 def _as_list(column: Any) -> list[Any]:
