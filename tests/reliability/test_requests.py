@@ -126,6 +126,34 @@ def rejected(client: Client, draw: random.Random) -> None:
     assert [response[0] for response in responses] in ([404], [400]), path
 
 
+def odd_numbers(client: Client, draw: random.Random) -> None:
+    """Any indices in a path of the server, and anything for the hidden keys."""
+    path = draw.choice([*GOOD, "qkv/0/0", "region/0/0/1/5/2/9?hidden=1,2"])
+    numbers = (
+        "0",
+        "1",
+        "2",
+        "4",
+        "16",
+        "599",
+        "600",
+        "00",
+        "999999999",
+        "1000000000",
+        "-1",
+        "1.5",
+        "1e3",
+        "",
+        "x",
+        "+1",
+    )
+    path = re.sub(r"\d+", lambda _: draw.choice(numbers) if draw.random() < 0.7 else str(draw.randrange(600)), path)
+    path += draw.choice(["", "", "", "/", "?", "?hidden=0&hidden=1", "?hidden=%2C", "?hidden=9999999999", "#a"])
+    responses = client.send(client.request(client.path + path), is_complete=True)
+    check(client, responses, knows_token=True)
+    assert len(responses) == 1, path
+
+
 def wrong_token(client: Client, draw: random.Random) -> None:
     place = draw.randrange(len(client.token))
     other = draw.choice([letter for letter in "abcXYZ019-_" if letter != client.token[place]])
@@ -260,6 +288,7 @@ def noise(client: Client, draw: random.Random) -> None:
 KINDS: tuple[Callable[[Client, random.Random], None], ...] = (
     valid,
     rejected,
+    odd_numbers,
     wrong_token,
     wrong_host,
     wrong_method,

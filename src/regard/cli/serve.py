@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,7 +50,9 @@ def serve(
             typer.echo(url)
             typer.echo("Press Ctrl-C to stop.", err=True)
             if browser:
-                webbrowser.open(write_redirect(Path(folder), url).as_uri())
+                page = write_redirect(Path(folder), url).as_uri()
+                # A browser in the terminal blocks until it is closed, and the server runs only after this function.
+                threading.Thread(target=webbrowser.open, args=[page], daemon=True).start()
 
         regard.explore.serve(loaded, port, on_ready)
 
