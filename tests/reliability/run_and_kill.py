@@ -43,11 +43,16 @@ def answer(recipe: str, resume: bool, seconds: float | None) -> dict[str, object
                     sys.excepthook(*sys.exc_info())
                 sys.stderr.flush()
                 os._exit(code)
-        if seconds is not None:
-            time.sleep(seconds)
-            os.kill(process, signal.SIGKILL)
-        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-        took = time.monotonic() - start
+        while True:
+            done, status = os.waitpid(process, os.WNOHANG)
+            took = time.monotonic() - start
+            if done:
+                break
+            if seconds is not None and took >= seconds:
+                os.kill(process, signal.SIGKILL)
+                seconds = None
+            time.sleep(0.0005)
+        code = os.waitstatus_to_exitcode(status)
         errors.seek(0)
         return {"code": code, "seconds": took, "errors": errors.read().decode(errors="replace")[-5000:]}
 

@@ -154,8 +154,8 @@ with full_disk(size):
 """
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_a_training_ends_with_a_sentence(tmp_path, size):
+def run_training(tmp_path: Path, size: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Train in another process, in which files cannot become larger than a size."""
     write_corpus(tmp_path / "train.tsv", 100, seed=1)
     keys = {
         "output_dir": str(tmp_path / "run"),
@@ -165,10 +165,26 @@ def test_a_training_ends_with_a_sentence(tmp_path, size):
         "trainer": {"max_steps": 9, "log_every_n_steps": 1, "accelerator": "cpu"},
     }
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(keys))
-    command = [sys.executable, "-c", TRAIN, "train", tmp_path / "recipe.yaml", str(size)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", TRAIN, "train", tmp_path / "recipe.yaml", *arguments, str(size)]
+    return subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_training_ends_with_a_sentence(tmp_path, size):
+    done = run_training(tmp_path, size)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("regard: ")
     assert "File too large" in done.stderr
     assert [path for path in tmp_path.rglob(".*") if path.name != ".lock"] == []
+
+
+def test_a_log_that_cannot_be_written_ends_a_training_with_a_sentence(tmp_path):
+    log = tmp_path / "run" / "train.log"
+    assert run_training(tmp_path, 10**7).returncode == 0
+    with log.open("a") as file:
+        file.write("a line\n" * 10**6)
+    done = run_training(tmp_path, 10**6, "--resume", "--trainer.max_steps=12")
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.splitlines()[-1] == f"regard: {log}: could not be written: File too large"
+    assert "Traceback" not in done.stderr

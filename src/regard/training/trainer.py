@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ from regard.training.recipe_file import check_resumable, write_recipe
 from regard.training.run_folder import run_folder
 
 log = logging.getLogger("regard.training")
+LOG_FILE = "train.log"
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,8 @@ def logging_to(folder: Path) -> Iterator[Console]:
     handlers: list[logging.Handler] = []
     if rank_zero_only.rank == 0:
         bar = RichHandler(console=console, show_level=False, show_path=False) if console.is_terminal else None
-        handlers = [bar or logging.StreamHandler(), logging.FileHandler(folder / "train.log", encoding="utf-8")]
+        with naming(folder / LOG_FILE):
+            handlers = [bar or logging.StreamHandler(), _LogFile(folder / LOG_FILE, encoding="utf-8")]
         handlers[0].setLevel(logging.INFO)
         handlers[1].setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     lightning = logging.getLogger("lightning.pytorch")
@@ -201,4 +204,17 @@ def logging_to(folder: Path) -> Iterator[Console]:
         lightning.setLevel(lightning_level)
         for handler in handlers:
             log.removeHandler(handler)
-            handler.close()
+            with naming(folder / LOG_FILE):  # what could not be written is tried again
+                handler.close()
+
+
+class _LogFile(logging.FileHandler):
+    """A log that raises an `InvalidFile` when it cannot be written; logging prints a traceback and goes on."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - a method of logging
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            super().handleError(record)
+            return
+        with naming(self.baseFilename):
+            raise error
