@@ -119,7 +119,7 @@ def kill_while_saving(save: Callable[[Path, int], object], path: Path, seconds: 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("name", TARGETS)
 def test_kills_of_saves(tmp_path, name):
-    tries = number_of_tries(8, 100)
+    tries = number_of_tries(5, 100)
     draw = random.Random(f"{seed()} {name}")
     save, version_of = TARGETS[name]
     path = tmp_path / name

@@ -64,7 +64,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def test_kills_of_training(folder):
-    tries = number_of_tries(4, 100)
+    tries = number_of_tries(3, 100)
     draw = random.Random(seed())
     with subprocess.Popen(
         [sys.executable, str(RUNNER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
