@@ -162,6 +162,11 @@ class Matrix:
         self._check_limit(prod(self.shape), limit)
         return evaluate(self.request, {"cells": SelectCells(self._source, slice(None))})["cells"]
 
+    def in_dtype_of_sums(self) -> Self:
+        """The same matrix, in whose gradients those of several calls are added up before they are rounded."""
+        self._check_unchanged()
+        return type(self)(self.request.in_dtype_of_sums(), self.valid_queries)
+
     def query_blocks(self, max_cells: int = 2**24) -> Iterator[slice]:
         """Slices of the queries, in order, with at most so many cells each: blocks that can be dense, one at a time."""
         batch, heads, queries, keys = self.shape
@@ -204,10 +209,10 @@ class Matrix:
         width = len(range(*keys.indices(self.shape[3])))
         self._check_limit(numbers.numel() * width, limit)
         unique, place = numbers.unique(return_inverse=True)
-        in_order = torch.arange(len(unique), device=self.device)
+        in_order, request = torch.arange(len(unique), device=self.device), self.request.in_dtype_of_sums()
         if len(unique) == numbers.numel() and torch.equal(place.flatten(), in_order):
-            return self._unique_rows(unique, keys, width).view(*numbers.shape, width)
-        return self._unique_rows(unique, keys, width)[place]
+            return self._unique_rows(request, unique, keys, width).view(*numbers.shape, width)
+        return self._unique_rows(request, unique, keys, width)[place]
 
     def _cells(self, rows: Tensor, keys: Tensor) -> Tensor:
         """Cells by the numbers of their rows and by their keys, two tensors of one shape."""
@@ -215,19 +220,19 @@ class Matrix:
         if rows.numel() == 0:
             return torch.empty(rows.shape, dtype=self.dtype, device=self.device)
         flat_rows, flat_keys = rows.flatten(), keys.flatten()
-        groups = similar_rows(flat_rows)
+        groups, request = similar_rows(flat_rows), self.request.in_dtype_of_sums()
         parts: list[Tensor] = []
         for cells in groups:
             unique, columns, place = columns_by_row(flat_rows[cells], flat_keys[cells])
-            parts.append(self._unique_rows(unique, columns, columns.shape[1])[place])
+            parts.append(self._unique_rows(request, unique, columns, columns.shape[1])[place])
         values = parts[0] if len(parts) == 1 else torch.cat(parts)[torch.cat(groups).argsort()]
         return values.view(rows.shape)
 
-    def _unique_rows(self, unique: Tensor, keys: slice | Tensor, width: int) -> Tensor:
+    def _unique_rows(self, whole: AttentionRequest, unique: Tensor, keys: slice | Tensor, width: int) -> Tensor:
         """These keys of different rows, (rows, width)."""
         parts = [torch.empty(0, width, dtype=self.dtype, device=self.device)]
-        for axes, part in rectangles(unique, self.request.shape) if len(unique) else ():
-            request = self.request.at(*axes)
+        for axes, part in rectangles(unique, whole.shape) if len(unique) else ():
+            request = whole.at(*axes)
             selected = keys if isinstance(keys, slice) else keys[part].view(*request.shape[:3], width)
             parts.append(evaluate(request, {"cells": SelectCells(self._source, selected)})["cells"].flatten(0, 2))
         return torch.cat(parts) if len(parts) > 2 else parts[-1]

@@ -15,6 +15,7 @@ from regard.errors import InvalidArgument
 from regard.ops.masks.base import Mask, MaskLike, as_mask
 from regard.ops.scores.base import Key, Query, Score, as_score
 from regard.ops.tile import Index, KeyRange, Shape, Tile
+from regard.ops.tree import Tree, map_float_tensors, tensors_in
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -137,11 +138,20 @@ class AttentionRequest:
             parts.append(scores.expand(batch, group, queries, keys.width))
         return parts[0] if kv_heads == 1 else torch.cat(parts, 1)
 
+    def in_dtype_of_sums(self) -> AttentionRequest:
+        """The same matrix with tensors in at least the dtype of sums; itself if none of its tensors requires grad.
+
+        Autograd adds the gradients of several calls in it. In half precision it would round that of each call first.
+        """
+        is_tracked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_in(self))
+        return in_dtype_of_sums(self, self.dtype) if is_tracked else self
+
     def at(
         self, batch: Tensor | None = None, heads: Tensor | None = None, rows: Tensor | None = None
     ) -> AttentionRequest:
         """The same matrix for some batch entries, heads and queries; None keeps all."""
-        query, key = self.query, self.key
+        whole = self.in_dtype_of_sums()  # an index may repeat, and heads may share a key
+        query, key = whole.query, whole.key
         selected = [self.batch, self.heads, self.rows]
         group = query.shape[1] // key.shape[1]
         for axis, index in enumerate((batch, heads, rows)):
@@ -154,7 +164,12 @@ class AttentionRequest:
             selected[axis] = index if before is None else before[index]
         batch, heads, rows = selected
         full_shape = self.shape if self.full_shape is None else self.full_shape
-        return replace(self, query=query, key=key, batch=batch, heads=heads, rows=rows, full_shape=full_shape)
+        return replace(whole, query=query, key=key, batch=batch, heads=heads, rows=rows, full_shape=full_shape)
+
+
+def in_dtype_of_sums(tree: Tree, dtype: torch.dtype) -> Tree:
+    """A tree whose floating-point tensors are at least in this dtype."""
+    return map_float_tensors(tree, lambda tensor: tensor.to(torch.promote_types(tensor.dtype, dtype)))
 
 
 def make_request(

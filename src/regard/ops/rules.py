@@ -27,7 +27,8 @@ class Rule:
     """Base of `Mask`, `Score` and `Measure`.
 
     A class that annotates fields becomes a dataclass, without a decorator. Tensors that a rule holds as attributes,
-    also in lists, tuples, dicts, dataclasses and other rules, get gradients and move with `to`. To be saved in a
+    also in lists, tuples, dicts, dataclasses and other rules, get gradients and move with `to`. Where gradients are
+    computed, those in half precision are in float32 (float64 for float64), in which sums are added up. To be saved in a
     recording, a rule must keep each argument of its constructor as an attribute of the same name.
 
     Attributes:

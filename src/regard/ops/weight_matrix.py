@@ -18,6 +18,7 @@ from regard.ops.kernels.dispatch import select_kernel
 from regard.ops.linear_operator import as_columns, linear_operator, require_one_head
 from regard.ops.matrix import DENSE_LIMIT, Matrix, ScoreMatrix, evaluate
 from regard.ops.measures import Measure, MeasureLike, Received, TopK, TopKResult, TransposedProduct, as_measures
+from regard.ops.request import in_dtype_of_sums
 from regard.ops.tile import KeyRange
 from regard.ops.tree import tensors_in
 
@@ -147,7 +148,7 @@ class WeightMatrix(Matrix):
 
         The largest weight of each row, from which `MaxResult.weights_of` computes the others, takes one pass.
         """
-        request = self.request
+        request = self.request.in_dtype_of_sums()
         strongest = evaluate(request, as_measures("max"))["max"]
         batch, heads, queries, head_dim = request.query.shape
         step = max(1, CELLS_PER_STEP // (batch * heads * queries * request.score.workspace_per_cell(head_dim)))
@@ -191,10 +192,12 @@ class WeightMatrix(Matrix):
         """
         value = as_columns("W @ x", x, self.shape, 3, self.device, self.request.key.shape[1])
         self._check_unchanged()
+        if x.requires_grad and len(value) < self.shape[0]:  # its gradient is a sum over the batch
+            value = in_dtype_of_sums(value, self.dtype)
         inputs = KernelInputs(value.expand(self.shape[0], -1, -1, -1), self.request, {})
         output, _ = select_kernel(inputs).run(inputs)
         assert output is not None
-        return output[..., 0] if x.ndim == 1 else output
+        return (output[..., 0] if x.ndim == 1 else output).to(x.dtype)
 
     @property
     def mT(self) -> Transposed:  # noqa: N802 - torch's name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.ops.masks.base import Mask
 from regard.ops.measures.base import Measure
-from regard.ops.request import DTYPES, AttentionRequest
+from regard.ops.request import DTYPES, AttentionRequest, in_dtype_of_sums
 from regard.ops.rules import Rule
 from regard.ops.scores.base import Score
 from regard.ops.tree import subtrees
@@ -45,6 +45,16 @@ class KernelInputs:
                 if isinstance(part, Rule) and (part.holds_code or not part.builtin):
                     return False
         return True
+
+    def with_wide_rules(self) -> KernelInputs:
+        """The same call with the tensors of score and measures in at least the dtype of sums.
+
+        Autograd adds up the gradient of a tensor in its dtype. Of a table in bfloat16, it would round each partial sum.
+        """
+        score, measures = in_dtype_of_sums((self.request.score, self.measures), self.request.dtype)
+        if score is self.request.score and measures is self.measures:
+            return self
+        return replace(self, request=replace(self.request, score=score), measures=measures)
 
 
 class RunOptions(NamedTuple):

@@ -101,7 +101,7 @@ class Blockwise(DifferentiableKernel):
         tensors = tensors_in(inputs)
         dtype = inputs.request.dtype
         sums: list[Any] = [
-            tensor.new_zeros(tensor.shape, dtype=dtype) if need else None
+            tensor.new_zeros(tensor.shape, dtype=torch.promote_types(tensor.dtype, dtype)) if need else None
             for tensor, need in zip(tensors, needed, strict=True)
         ]
         # Value, if there is one, query and key come first; then the tensors of mask, score and measures.
@@ -163,7 +163,7 @@ class Blockwise(DifferentiableKernel):
 
         # All blocks share the sums of a rule's tensor.
         run_parallel(work, self.streams(inputs, options.threads), 1 if rule_gradients else options.threads)
-        return [total.to(t.dtype) for total, t in zip(sums, tensors, strict=True) if total is not None]
+        return [total for total in sums if total is not None]
 
 
 def compute_block(

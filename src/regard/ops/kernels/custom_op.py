@@ -90,7 +90,7 @@ def _attend_backward(
     all_gradients = [next(present) if each else None for each in is_present]
     # An operator runs below autograd, which the blocks of a backward pass need.
     with torch._C._ForceDispatchKeyGuard(*_autograd_state()), torch.no_grad():  # pyright: ignore[reportPrivateUsage]
-        results = Kernel.registered[kernel].backward(inputs, _options(kernel, inputs, seed), needed, all_gradients)
+        results = Kernel.registered[kernel].gradients(inputs, _options(kernel, inputs, seed), needed, all_gradients)
     return [gradient.contiguous() for gradient in results]
 
 

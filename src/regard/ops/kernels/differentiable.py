@@ -47,6 +47,20 @@ class DifferentiableKernel(Kernel):
         """
         raise NotImplementedError
 
+    def gradients(
+        self,
+        inputs: KernelInputs,
+        options: RunOptions,
+        needed: Sequence[bool],
+        incoming: Sequence[Tensor | None],
+    ) -> list[Tensor]:
+        """What `backward` returns, in the dtypes of the tensors: sums are rounded once, at the end."""
+        rules = needed[2:] if inputs.value is None else needed[3:]
+        wide = inputs.with_wide_rules() if any(rules) else inputs
+        tensors = [tensor for tensor, need in zip(tensors_in(inputs), needed, strict=True) if need]
+        sums = self.backward(wide, options, needed, incoming)
+        return [total.to(tensor.dtype) for total, tensor in zip(sums, tensors, strict=True)]
+
     def run(self, inputs: KernelInputs) -> tuple[Tensor | None, Measured]:
         """While a program is compiled, one operator, or a graph break for a user's rules or kernel; else `run_eager`.
 
@@ -161,7 +175,7 @@ class _Backward(Function):
         gradients = [next(present) if each else None for each in is_present]
         inputs = call.with_tensors(tensors[: len(needed)])
         with without_autocast(tensors[0].device.type):
-            return tuple(call.kernel.backward(inputs, call.options, needed, gradients))
+            return tuple(call.kernel.gradients(inputs, call.options, needed, gradients))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -16,6 +16,7 @@ class Reference(Kernel):
     description = "the definition: dense and readable, O(queries × keys) memory"
 
     def run(self, inputs: KernelInputs) -> tuple[Tensor | None, Measured]:
+        inputs = inputs.with_wide_rules()
         request = inputs.request
         shape = batch, heads, queries, keys = request.shape
         whole = slice(0, batch), slice(0, heads), slice(0, queries), slice(0, keys)

@@ -25,6 +25,10 @@ class WeightMatrixLike(Protocol):
         """The log-sum-exp of each row."""
         ...
 
+    def in_dtype_of_sums(self) -> WeightMatrixLike:
+        """The matrix with gradients that are added up before they are rounded."""
+        ...
+
 
 class KLDivergence(Measure, name="kl_divergence"):
     """KL divergence from another weight matrix: Σ_j P_ij log(P_ij / Q_ij), in nats, (batch, heads, queries).
@@ -58,7 +62,8 @@ class KLDivergence(Measure, name="kl_divergence"):
     def __init__(self, other: WeightMatrixLike) -> None:
         if not hasattr(other, "request") or not hasattr(other, "lse"):
             raise InvalidType(f"KLDivergence.other: expected a WeightMatrix, got {type(other).__name__}")
-        self.request, self.lse = other.request, other.lse()
+        wide = other.in_dtype_of_sums()  # scores and log-sum-exp send gradients that cancel
+        self.request, self.lse = wide.request, wide.lse()
         if not torch.compiler.is_compiling():  # where nothing is watched
             self._versions = TensorVersions(
                 (other.request.query, other.request.key, other.request.mask, other.request.score)

@@ -152,7 +152,7 @@ class BackwardCall:
 
     def results(self) -> list[Tensor]:
         """The gradients of the tensors that need one, after the call has run."""
-        return [self._results[id(t)]().to(t.dtype) for t in self._tensors if id(t) in self._needed]
+        return [self._results[id(t)]() for t in self._tensors if id(t) in self._needed]
 
     def _add(
         self,
