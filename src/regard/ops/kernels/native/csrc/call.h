@@ -22,7 +22,7 @@ enum MaskKind : int64_t {
     WINDOW,  // keys from position - left to position + right; UNLIMITED for no limit
     RANGES,  // keys from first[b, h, i] to second[b, h, i], exclusive; int64; no data is 0
     SAME,    // keys whose second[b, j] is the query's first[b, i]; int64
-    CELLS,   // where first[b, h, i, j] is 1; bool
+    CELLS,   // where first[b, h, i, j] is not 0; bool
     AND,
     OR,
     NOT,

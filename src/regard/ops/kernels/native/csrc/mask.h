@@ -125,10 +125,11 @@ class MaskRow {
         if (step.first.column == 0) return *cells ? ~uint64_t{0} : 0;
         int64_t j = 0;
         if (step.first.column == 1) {
-            for (; j + 8 <= count; j += 8) {  // the lowest bits of eight bytes, gathered by a product
+            for (; j + 8 <= count; j += 8) {  // which of eight bytes are not 0, gathered by a product
                 uint64_t bytes;
                 std::memcpy(&bytes, cells + j, 8);
-                bits |= ((bytes & 0x0101010101010101) * 0x0102040810204080 >> 56) << j;
+                const uint64_t highest = ((bytes & 0x7f7f7f7f7f7f7f7f) + 0x7f7f7f7f7f7f7f7f) | bytes;
+                bits |= ((highest >> 7 & 0x0101010101010101) * 0x0102040810204080 >> 56) << j;
             }
         }
         for (; j < count; j++) bits |= uint64_t{cells[j * step.first.column] != 0} << j;

@@ -1,0 +1,102 @@
+"""Bool tensors whose bytes are neither 0 nor 1 mean what they mean in torch, for every kernel and instruction set."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from regard.ops import attend, weights
+from regard.ops.kernels import sparse
+from regard.ops.kernels.dispatch import KERNELS
+from regard.ops.kernels.native import kernel as native
+from regard.ops.kernels.native.library import LEVELS, Library, library
+from regard.ops.masks import Causal, DenseMask, Neighbours, Padding
+from regard.ops.measures import KLDivergence, Mass, Received
+
+N, M = 37, 75
+BEST = library()
+RUNS = [(kernel.name, None) for kernel in KERNELS if kernel.name != "native"]
+RUNS += [("native", level) for level in (() if isinstance(BEST, str) else LEVELS[: LEVELS.index(BEST.level) + 1])]
+
+
+def from_bytes(*shape, seed=0):
+    """Every byte occurs, a third of them 0."""
+    random = torch.Generator().manual_seed(seed)
+    raw = torch.randint(0, 256, shape, generator=random, dtype=torch.uint8)
+    return raw.masked_fill(torch.rand(shape, generator=random) < 0.3, 0).view(torch.bool)
+
+
+LAYOUTS = {
+    "whole": lambda: from_bytes(2, 2, N, M),
+    "keys": lambda: from_bytes(M),
+    "queries": lambda: from_bytes(N, 1),
+    "keys first": lambda: from_bytes(M, N).mT,
+    "every second": lambda: from_bytes(N, 2 * M)[:, ::2],
+    "shifted": lambda: from_bytes(N, M + 3)[:, 3:],
+}
+MASKS = {
+    "dense": lambda cells: (DenseMask(cells), cells),
+    "not": lambda cells: (~DenseMask(cells), cells.view(torch.uint8) == 0),
+    "and": lambda cells: (DenseMask(cells) & Causal(), cells.logical_and(torch.ones(N, M).tril(M - N).bool())),
+    "or": lambda cells: (DenseMask(cells) | Causal(), cells.logical_or(torch.ones(N, M).tril(M - N).bool())),
+}
+
+
+@pytest.fixture(autouse=True)
+def _level(request, monkeypatch):
+    monkeypatch.setattr(sparse, "MAX_DENSITY", 1)
+    level = request.node.callspec.params["run"][1]
+    if level is not None:
+        found = Library(level)
+        monkeypatch.setattr(native, "library", lambda: found)
+
+
+def same_as_torch(run, mask, cells, **options):
+    query, key, value = torch.randn(3, 2, 2, M, 8, generator=torch.Generator().manual_seed(1)).unbind()
+    query = query[:, :, :N]
+    if run[0] == "sparse":
+        mask = Neighbours(*torch.ones(N, M).nonzero().T) & mask
+    expected = scaled_dot_product_attention(
+        query, key, value, attn_mask=(cells.view(torch.uint8) != 0).expand(2, 2, N, M)
+    )
+    found = attend(query, key, value, mask=mask, kernel=run[0], **options)
+    torch.testing.assert_close(found.output, expected.nan_to_num(0.0))
+    return found, query, key
+
+
+@pytest.mark.parametrize("run", RUNS, ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", MASKS)
+def test_a_byte_that_is_not_0_is_true_in_a_mask(run, layout, name):
+    mask, cells = MASKS[name](LAYOUTS[layout]())
+    same_as_torch(run, mask, cells)
+
+
+@pytest.mark.parametrize("run", RUNS, ids=str)
+def test_and_in_padding(run):
+    real = from_bytes(2, M)
+    same_as_torch(run, Padding(real), real[:, None, None, :])
+
+
+@pytest.mark.parametrize("run", [run for run in RUNS if run[0] != "sdpa"], ids=str)
+def test_and_in_measures(run):
+    cells, rows = from_bytes(2, 1, N, M), from_bytes(N, seed=2)
+    measures = {"mass": Mass(cells), "received": Received(rows), "of keys": Mass(Padding(from_bytes(2, M, seed=3)))}
+    query, key = torch.randn(2, 2, 2, M, 8, generator=torch.Generator().manual_seed(1)).unbind()
+    query = query[:, :, :N]
+    mask = Neighbours(*torch.ones(N, M).nonzero().T) if run[0] == "sparse" else None
+    if run[0] != "sparse":
+        measures["divergence"] = KLDivergence(weights(query, key, mask=DenseMask(from_bytes(M, seed=4))))
+    found = attend(query, key, key, mask=mask, measure=measures, kernel=run[0]).measured
+    P = (query @ key.mT / 8**0.5).softmax(-1)
+    allowed = [x.view(torch.uint8) != 0 for x in (cells, rows, from_bytes(2, M, seed=3)[:, None, None])]
+    expected = {
+        "mass": (P * allowed[0]).sum(-1),
+        "received": (P * allowed[1][:, None]).sum(-2),
+        "of keys": (P * allowed[2]).sum(-1),
+    }
+    for name, exact in expected.items():
+        torch.testing.assert_close(found[name], exact)
+    if "divergence" in found:
+        assert found["divergence"].isinf().all()
