@@ -200,10 +200,16 @@ def compute_block(
         scores = _StopMaskedGradient.apply(scores, masked)
     if score.sinks is not None:
         weights, lse = apply_sinks(scores, weights, score.sinks[tile.heads])
-    if protect_masked:
-        weights = weights.masked_fill((scores.detach() <= floor) & ~weights.detach().isnan(), 0.0)
+    # Where a score is NaN or infinity, softmax makes masked weights NaN, too.
+    if protect_masked or ((masked or not score.overwritable) and _any_nan(weights)):
+        weights = weights.masked_fill(scores.detach() <= floor, 0.0)
     visible_key = full.start - tile.keys.start if full.start < full.stop else None
     return Block(weights, scores, tile, location.index, request.shape, lse, visible_key, can_read_values=True)
+
+
+def _any_nan(weights: Tensor) -> bool:
+    """Whether any row is NaN."""
+    return not weights.is_meta and bool(weights.detach()[..., 0].isnan().any())
 
 
 def _compute(measure: Measure, block: Block) -> tuple[Any, BlockIndex]:

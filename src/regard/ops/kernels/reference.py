@@ -27,7 +27,6 @@ class Reference(Kernel):
             masked = scores == -torch.inf
             scores = scores.masked_fill(masked, lowest(scores.dtype))
             weights, lse = scores.softmax(-1), None
-            masked = masked & ~weights.isnan()  # a row with NaN is NaN everywhere
             weights = weights.masked_fill(masked, 0.0)
             if request.score.sinks is not None:
                 weights, lse = apply_sinks(scores, weights, request.score.sinks[tile.heads])

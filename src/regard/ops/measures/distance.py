@@ -50,7 +50,7 @@ class Diagonal(Measure):
 
     def compute(self, block: Block) -> Float[Tensor, "batch heads rows"]:
         if block.tile.row_keys is not None:
-            return (block.weights * (block.kv_idx == block.q_pos + self.offset)).sum(-1)
+            return torch.where(block.kv_idx == block.q_pos + self.offset, block.weights, 0.0).sum(-1)
         return gather_keys(block, block.q_pos + self.offset)[..., 0]
 
 

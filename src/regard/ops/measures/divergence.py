@@ -10,6 +10,7 @@ from torch import Tensor
 
 from regard.checks import Checks
 from regard.errors import InvalidType
+from regard.ops.autograd import Function
 from regard.ops.measures.base import Block, Measure
 from regard.ops.measures.entropy import Entropy
 from regard.ops.tile import KeyRange, Shape
@@ -33,7 +34,8 @@ class WeightMatrixLike(Protocol):
 class KLDivergence(Measure, name="kl_divergence"):
     """KL divergence from another weight matrix: Σ_j P_ij log(P_ij / Q_ij), in nats, (batch, heads, queries).
 
-    It is infinite where P has weight on a key that Q forbids, and 0 for a row of P without keys.
+    It is infinite where P has weight on a key that Q forbids, and 0 for a row of P without keys. The gradient of an
+    infinite row is NaN, or 0 if a loss leaves the row out.
 
     Args:
         other: The matrix Q, a `regard.WeightMatrix` of the same shape.
@@ -81,7 +83,9 @@ class KLDivergence(Measure, name="kl_divergence"):
         has_keys = lse > -torch.inf
         logs = other.masked_scores(query, key, tile) - lse.where(has_keys, 0.0)
         logs = logs.masked_fill(~has_keys, -torch.inf).where(weights > 0, 0.0)
-        return -Entropy().compute(block) - (weights * logs).sum(-1)
+        is_infinite = logs == -torch.inf
+        finite = -Entropy().compute(block) - (weights * logs.masked_fill(is_infinite, 0.0)).sum(-1)
+        return _Infinite.apply(finite, is_infinite.any(-1))
 
     def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
         """Also raises `StaleView` if the other matrix has changed since its log-sum-exp was computed."""
@@ -93,3 +97,22 @@ class KLDivergence(Measure, name="kl_divergence"):
                 f"KLDivergence.other: expected (batch, heads, queries, keys) = {shape} on {device}, got "
                 f"{self.request.shape} on {self.lse.device}"
             )
+
+
+class _Infinite(Function):
+    """Infinity in some rows, whose gradient is NaN, but 0 where a loss leaves them out."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(finite: Tensor, is_infinite: Tensor) -> Tensor:
+        return finite.masked_fill(is_infinite, torch.inf)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (is_infinite,) = ctx.saved_tensors
+        return gradient.masked_fill(is_infinite & (gradient != 0), torch.nan), None

@@ -98,7 +98,7 @@ def _entropy_with_sink(block: Block) -> Tensor:
     max_score, max_weight = block.scores.gather(-1, strongest), block.weights.gather(-1, strongest)
     logs = (block.scores - max_score).clamp(min=LOG_OF_ZERO)
     logs = logs + max_weight.where(max_weight > 0, 1.0).log()
-    return -_row_dot(block.weights, logs).where(max_weight[..., 0] > 0, 0.0)
+    return -_row_dot(block.weights, logs).masked_fill(max_weight[..., 0] == 0, 0.0)
 
 
 class LogSumExp(Measure, name="lse"):

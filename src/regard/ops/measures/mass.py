@@ -42,11 +42,7 @@ class Mass(Measure):
             raise InvalidType(f"Mass.{error}") from None
 
     def compute(self, block: Block) -> Float[Tensor, "batch heads rows"]:
-        allowed = self.mask.allowed(block.local_tile)
-        keys = block.weights.shape[-1]
-        if allowed.ndim > 1 and allowed.shape[-2:] == (1, keys):  # the same keys for all rows
-            return (block.weights @ allowed.mT.to(block.weights.dtype))[..., 0]
-        return torch.where(allowed, block.weights, 0.0).sum(-1)
+        return torch.where(self.mask.allowed(block.local_tile), block.weights, 0.0).sum(-1)
 
     def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
         of_mask = Checks()

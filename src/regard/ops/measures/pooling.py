@@ -106,8 +106,12 @@ class GroupPool(Measure):
         members.scatter_add_(
             1, query_groups.where(query_groups >= 0, self.num_groups[0]), torch.ones_like(query_groups)
         )
-        is_member = (query_groups[:, rows, None] == present).to(weights.dtype)  # (batch or 1, rows, groups)
-        return (is_member / members[:, None, present].clamp(min=1)).mT[:, None] @ sums
+        own = query_groups[:, rows]
+        bins = torch.searchsorted(present, own.clamp(min=0)).where(own >= 0, len(present))
+        shares = members.gather(1, own.where(own >= 0, self.num_groups[0])).to(sums.dtype).reciprocal()
+        sums = sums * shares[:, None, :, None]
+        means = sums.new_zeros(*sums.shape[:2], len(present) + 1, count)
+        return means.scatter_add(2, bins[:, None, :, None].expand_as(sums), sums)[:, :, :-1]
 
     def result_shape(self, shape: Shape) -> tuple[int, ...]:
         return *shape[:2], *self.num_groups

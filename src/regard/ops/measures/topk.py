@@ -31,11 +31,14 @@ class MaxResult(NamedTuple):
             scores: (batch, heads, queries, keys) Scores of some keys of each row, −∞ where masked.
         """
         exponent = scores - self.score.masked_fill(self.score == -torch.inf, 0.0)[..., None]  # −∞: a row without keys
-        return exponent.exp() * self.weight[..., None]
+        weights = exponent.exp() * self.weight[..., None]
+        return weights.masked_fill(scores == -torch.inf, 0.0)  # also in a row of NaN
 
 
 class Max(Measure):
     """Largest weight and highest score of each row, each (batch, heads, queries); 0 and −∞ for a row without keys.
+
+    Both are NaN where a score is NaN or +∞.
 
     Where several keys are equally strong, one of them gets the gradient.
     """
@@ -49,7 +52,8 @@ class Max(Measure):
             weight, score = block.weights.gather(-1, at)[..., 0], block.scores.gather(-1, at)[..., 0]
         else:
             weight, score = block.max_weight, block.max_score
-        return MaxResult(weight, score.masked_fill(score <= lowest(score.dtype), -torch.inf))
+        score = score.masked_fill(score <= lowest(score.dtype), -torch.inf)
+        return MaxResult(weight, score.masked_fill(weight.isnan(), torch.nan))
 
     def result_specs(self, shape: Shape, dtype: torch.dtype) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
         return ((self.result_shape(shape), dtype),) * 2
@@ -88,9 +92,10 @@ class TopK(Measure, name="topk"):
             keys = at + block.index[3].start
         else:
             keys = block.kv_idx.expand_as(block.scores).gather(-1, at)
-        indices = torch.where(scores > lowest(scores.dtype), keys, -1)
+        is_nan = values.detach()[..., :1].isnan()
+        indices = torch.where((scores > lowest(scores.dtype)) & ~is_nan, keys, -1)
         missing = (0, self.k - count)
-        return TopKResult(pad(values, missing), pad(indices, missing, value=-1))
+        return TopKResult(pad(values, missing).masked_fill(is_nan, torch.nan), pad(indices, missing, value=-1))
 
     def result_specs(self, shape: Shape, dtype: torch.dtype) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
         whole = *self.result_shape(shape), self.k

@@ -145,9 +145,27 @@ class Forward {
             }
             if (value_panels) add_to_output(a, stop);
         }
-        for (int64_t r = 0; r < rows; r++) row_sums[r] = softmax[r].finish();
+        bool any_nan = false;
+        for (int64_t r = 0; r < rows; r++) {
+            row_sums[r] = softmax[r].finish();
+            any_nan |= row_sums[r].is_nan;
+        }
+        if (any_nan) write_nan();
         measures.after_softmax(cells.get(), row_sums.data());
         if (value_panels) write_output();
+    }
+
+    // The weights of a row with a score of NaN or infinity: NaN for the keys that it may attend to, else 0.
+    void write_nan() {
+        const FloatArray again = allocate(max_rows * KEY_BLOCK);
+        for (size_t a = 0; a < scores.active.size(); a++) {
+            scores.compute(a, again.get(), KEY_BLOCK);
+            for (int64_t r = 0; r < scores.rows; r++)
+                for (int64_t j = 0; j < KEY_BLOCK && row_sums[r].is_nan; j++)
+                    cells[r * width + a * KEY_BLOCK + j] = again[r * KEY_BLOCK + j] == -INFINITY ? 0 : NAN;
+        }
+        for (int64_t r = 0; r < scores.rows; r++)
+            if (row_sums[r].is_nan) row_sums[r].factor = 1;
     }
 
     // Multiply the weights of active blocks, whose keys follow each other, with the values.
@@ -193,8 +211,8 @@ class Forward {
             using T = std::remove_pointer_t<decltype(type)>;
             for (int64_t r = 0; r < rows; r++) {
                 T* to = const_cast<T*>(at<T>(call.output, scores.b, scores.h, scores.first + r));
-                write_row(outputs.get() + r * padded, call.value_dim, row_sums[r].factor / keep_probability(call), to,
-                          call.output.column);
+                const float factor = row_sums[r].is_nan ? NAN : row_sums[r].factor / keep_probability(call);
+                write_row(outputs.get() + r * padded, call.value_dim, factor, to, call.output.column);
             }
         });
     }

@@ -193,6 +193,7 @@ class MeasureGradients {
             const float* terms = divergence.compute(a, weights, rows);
             for (int64_t r = 0; r < scores.rows; r++) {
                 const float gradient = measure.gradient[place_of_row(r)];
+                if (gradient == 0) continue;  // a row that is left out may have infinite terms
                 for (int64_t j = 0; j < KEY_BLOCK; j += LANES) {
                     float* to = flow + r * width + a * KEY_BLOCK + j;
                     store(to, load(to) + gradient * (load(terms + r * KEY_BLOCK + j) + 1.0f));

@@ -166,10 +166,9 @@ class Measures {
                 to[place] = sums.factor == 0 ? -INFINITY : sums.shift + sums.log_total;
                 break;
             case MAX: {
-                const bool is_nan = sums.factor != sums.factor;
-                to[place] =
-                    sums.largest == -INFINITY && !is_nan ? 0 : std::exp(sums.largest - sums.shift) * sums.factor;
-                static_cast<float*>(measure.second)[place] = is_nan ? NAN : sums.largest;
+                const float weight = sums.largest == -INFINITY ? 0 : std::exp(sums.largest - sums.shift) * sums.factor;
+                to[place] = sums.is_nan ? NAN : weight;
+                static_cast<float*>(measure.second)[place] = sums.is_nan ? NAN : sums.largest;
                 break;
             }
             case MEAN_DISTANCE:
@@ -185,11 +184,9 @@ class Measures {
                 measure_histogram(measure, r, row, sums.factor, to + place * (2 * measure.number + 1));
                 break;
             case TOP:
-                for (int64_t k = 0; k < measure.number; k++) {
-                    float& value = to[place * measure.number + k];
-                    value = sums.factor != sums.factor ? NAN
-                            : value == -INFINITY       ? 0
-                                                       : std::exp(value - sums.shift) * sums.factor;
+                for (int64_t k = place * measure.number; k < (place + 1) * measure.number; k++) {
+                    to[k] = sums.is_nan ? NAN : to[k] == -INFINITY ? 0 : std::exp(to[k] - sums.shift) * sums.factor;
+                    if (sums.is_nan) static_cast<int64_t*>(measure.second)[k] = -1;
                 }
                 break;
             case CELLS_OF_ROWS:

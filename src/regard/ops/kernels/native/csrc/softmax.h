@@ -17,6 +17,7 @@ struct RowSums {
     float factor;     // 1 / that sum; 0 in a row without keys
     float sum, dot;   // of e_j, and of e_j * (s_j - shift)
     float sink;       // weight of the sink
+    bool is_nan;      // whether a score is NaN or infinity
 };
 
 inline bool has_nan(const float* row, int64_t count) {
@@ -89,6 +90,7 @@ class Softmax {
         sums.factor = total == 0 ? 0 : 1 / total;
         sums.log_total = std::log(total);
         sums.sink = of_sink * sums.factor;
+        sums.is_nan = total != total;
         return sums;
     }
 
