@@ -2,6 +2,7 @@
 
 ``python -m helpers.ops.native_calls guarded`` runs a sample of calls with each tensor between two pages that no one may
 read or write: the process dies of SIGSEGV at the first access outside. ``... plain`` runs them in ordinary memory.
+``... guarded 2 8`` runs every eighth call from the third on, and ``... guarded 2 8 10`` those of ten samples.
 """
 
 from __future__ import annotations
@@ -9,16 +10,18 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import mmap
+import os
 import sys
 from collections.abc import Callable
-from math import inf, nan, prod
+from math import inf, nan
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from helpers.pairwise import pairwise
-from regard.ops import attend
+from regard.ops import attend, weights
+from regard.ops.indexing import SelectCells
 from regard.ops.kernels.native.kernel import Native
 from regard.ops.kernels.native.library import Library, library
 from regard.ops.masks import Causal, DenseMask, Documents, Padding, Prefix, Spans, Window
@@ -27,17 +30,33 @@ from regard.ops.measures import (
     Diagonal,
     DistanceHistogram,
     GroupPool,
+    KLDivergence,
     Mass,
     Measure,
     Received,
     TopK,
+    TransposedProduct,
 )
-from regard.ops.scores import Alibi, Bias, ScaledDotProduct, Sinks, SoftCap, T5RelativeBias
+from regard.ops.scores import Alibi, Bias, RelativeKey, ScaledDotProduct, Sinks, SoftCap, T5RelativeBias
+from regard.ops.tree import map_float_tensors, tensors_in
 
 Place = Callable[[Tensor], Tensor]
 """Copy a tensor to a place in memory."""
 
-SIZES = ((1, 1), (1, 200), (5, 13), (7, 63), (9, 65), (33, 64), (96, 127), (97, 1), (130, 257), (300, 129))
+SIZES = (
+    (1, 1),
+    (1, 200),
+    (5, 13),
+    (7, 63),
+    (9, 65),
+    (33, 64),
+    (96, 127),
+    (97, 1),
+    (130, 257),
+    (300, 129),
+    (257, 521),
+    (683, 70),
+)
 """(queries, keys)."""
 DIMS = ((1, 1), (7, 40), (40, 7), (80, 64), (64, 80), (3, 256), (256, 5))
 """(head_dim, value_dim)."""
@@ -77,15 +96,80 @@ SCORES: dict[str, Callable[[Place, int, int, int], Any]] = {
     ),
     "ALiBi": lambda place, h, n, m: ScaledDotProduct() + Alibi(place(torch.rand(h))),
     "T5": lambda place, h, n, m: SoftCap(ScaledDotProduct(), 3.0) + T5RelativeBias(place(torch.randn(32, h))),
+    "T5 of the past": lambda place, h, n, m: (
+        ScaledDotProduct() + T5RelativeBias(place(torch.randn(6, h)), bidirectional=False, max_distance=9)
+    ),
     "sinks": lambda place, h, n, m: Sinks(ScaledDotProduct(), place(torch.randn(h))),
+    "sinks, soft-cap": lambda place, h, n, m: SoftCap(Sinks(ScaledDotProduct(), place(torch.randn(h))), 2.0),
+    "bias of heads": lambda place, h, n, m: ScaledDotProduct() + Bias(place(torch.randn(h, n, m))),
+    "bias of texts": lambda place, h, n, m: Bias(place(torch.randn(BATCH, 1, n, m))) + ScaledDotProduct(),
+    "bias of queries": lambda place, h, n, m: ScaledDotProduct() + Bias(place(torch.randn(n, 1))),
 }
+RELATIVE: dict[str, Callable[[Place, int, int], Any]] = {  # from heads and head_dim
+    "relative": lambda place, h, dim: ScaledDotProduct() + RelativeKey(place(torch.randn(7, dim))),
+    "relative of heads": lambda place, h, dim: ScaledDotProduct() + RelativeKey(place(torch.randn(h, 129, dim))),
+}
+MEASURES: dict[str, Callable[[Place, int, int, int, int], dict[str, str | Measure]]] = {  # ..., and head_dim
+    "none": lambda place, h, n, m, dim: {},
+    "of rows": lambda place, h, n, m, dim: {
+        **{name: name for name in ("entropy", "lse", "max", "mean_distance")},
+        "topk": TopK(3),
+        "histogram": DistanceHistogram(3),
+        "diagonal": Diagonal(1),
+        "wide histogram": DistanceHistogram(90),
+        "far diagonal": Diagonal(-2 * m),
+        "long topk": TopK(64),
+    },
+    "of keys": lambda place, h, n, m, dim: {
+        "received": "received",
+        "of some": Received(place(torch.linspace(-1, 1, n))),
+        "of texts": Received(place(torch.rand(BATCH, 1, n))),
+        "of halves": Received(place(torch.rand(1, h, n).to(torch.bfloat16))),
+        "few columns": TransposedProduct(place(torch.rand(1, h, n, 3))),
+        "columns": TransposedProduct(place(torch.rand(BATCH, 1, n, 5))),
+        "many columns": TransposedProduct(place(torch.rand(1, 1, n, 70).to(torch.float16))),
+    },
+    "of cells": lambda place, h, n, m, dim: {
+        "blocks": BlockMean(5),
+        "groups": GroupPool(*(place(torch.arange(size) // 3 - 1) for size in (n + 3, m + 3))),
+        "own groups": GroupPool(*(place(torch.arange(BATCH * (x + 6)).view(BATCH, -1) % 9) for x in (n, m))),
+        "cells": SelectCells("weights", slice(m // 3, None)),
+    },
+    "of masks": lambda place, h, n, m, dim: {
+        "mass": Mass(Window(2, 1)),
+        "dense": Mass(place(torch.arange(h * n * m).view(1, h, n, m) % 3 != 1)),
+        "padding": Mass(~Padding(place(torch.arange(BATCH * m).view(BATCH, m) % 5 != 1))),
+        "documents": Mass(Documents(place(torch.arange(m) // 9))),
+    },
+    "divergence": lambda place, h, n, m, dim: {
+        "divergence": KLDivergence(
+            weights(
+                place(torch.randn(BATCH, h, n, dim + 1)),
+                place(torch.randn(BATCH, h, m, dim + 1)),
+                mask=Window(90, 3) | Padding(place(torch.arange(BATCH * m).view(BATCH, m) % 5 != 1)),
+                score=Sinks(ScaledDotProduct() + Alibi(place(torch.rand(h))), place(torch.randn(h))),
+            )
+        )
+    },
+}
+DROPOUT = (0.0, 0.3)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-LINEAR_ROWS, LINEAR_FEATURES = (1, 2, 3, 4, 5, 8), ((1, 1), (15, 3), (16, 4), (64, 9), (200, 7))
+LINEAR_ROWS = (1, 2, 3, 4, 5, 7, 8, 31)
+LINEAR_FEATURES = ((1, 1), (3, 2), (7, 70), (15, 3), (16, 4), (17, 5), (33, 130), (64, 9), (200, 7), (613, 401))
 LAYOUTS = ("contiguous", "heads last", "features first")
 
 
 def run(
-    place: Place, sizes: Any, dims: Any, heads: Any, mask: str, score: str, dtype: Any, layout: str
+    place: Place,
+    sizes: Any,
+    dims: Any,
+    heads: Any,
+    mask: str,
+    score: str,
+    measures: str,
+    dropout: float,
+    dtype: Any,
+    layout: str,
 ) -> list[Tensor]:
     """Output, measures and gradients of a call whose tensors are at a place; the memory they are in changes none."""
     torch.manual_seed(0)
@@ -94,27 +178,24 @@ def run(
         _laid_out(place, layout, dtype, BATCH, *shape).requires_grad_()
         for shape in ((num_heads, queries, head_dim), (kv_heads, keys, head_dim), (kv_heads, keys, value_dim))
     ]
-    measures: dict[str, str | Measure] = {name: name for name in ("entropy", "lse", "received")}
-    measures["received of some"] = Received(place(torch.linspace(-1, 1, queries)))
-    if keys % 2:  # the others
-        groups = (place(torch.arange(tokens) // 3 - 1) for tokens in (queries + 3, keys + 3))
-        pool = [group[3:] for group in groups]
-        measures |= {"max": "max", "distance": "mean_distance", "topk": TopK(3), "mass": Mass(Window(2, 1))}
-        measures |= {"histogram": DistanceHistogram(3), "blocks": BlockMean(5), "diagonal": Diagonal(1)}
-        measures["groups"] = GroupPool(*pool)
     of = num_heads, queries, keys
-    att = attend(
-        *inputs,
-        mask=MASKS[mask](place, *of),
-        score=SCORES[score](place, *of),
-        measure=measures,
-        kernel="native",
-    )
+    rule = RELATIVE[score](place, num_heads, head_dim) if score in RELATIVE else SCORES[score](place, *of)
+    asked = MEASURES[measures](place, *of, head_dim)
+    if measures == "of cells":  # placed with three more in front
+        pool: Any = asked["groups"]
+        asked["groups"] = GroupPool(pool.query_groups[3:], pool.key_groups[3:])
+        own: Any = asked["own groups"]
+        asked["own groups"] = GroupPool(own.query_groups[:, 6:], own.key_groups[:, 6:])
+    if not dropout:  # with it, all gradients must be those of the kernel
+        rule = map_float_tensors(rule, Tensor.requires_grad_)
+        asked = map_float_tensors(asked, Tensor.requires_grad_) if measures == "of keys" else asked
+    leaves = [*inputs, *(x for x in (*tensors_in(rule), *tensors_in(asked)) if x.requires_grad)]
+    att = attend(*inputs, mask=MASKS[mask](place, *of), score=rule, measure=asked, dropout=dropout, kernel="native")
     parts = [part for x in att.measured.values() for part in (x if isinstance(x, tuple) else (x,))]
     results = [att.output, *(part for part in parts if part.is_floating_point())]
     given = [place(torch.linspace(-1, 1, x.numel()).view(x.shape).to(x.dtype)) for x in results]
     finite = [torch.where(part.isfinite(), part, 0.0) for part in results]
-    return [*results, *torch.autograd.grad(finite, inputs, given)]
+    return [*results, *torch.autograd.grad(finite, leaves, given, allow_unused=True, materialize_grads=True)]
 
 
 def _laid_out(place: Place, layout: str, dtype: torch.dtype, *shape: int) -> Tensor:
@@ -134,11 +215,15 @@ def run_linear(place: Place, rows: int, features: tuple[int, int], dtype: torch.
     return [found.linear(x, weight, bias), found.linear(x, weight, None)]
 
 
-def sample() -> list[tuple[Any, ...]]:
-    """Functions and their arguments after the place: every pair of two settings occurs."""
-    attention = pairwise(SIZES, DIMS, HEADS, list(MASKS), list(SCORES), DTYPES, LAYOUTS)
-    linear = pairwise(LINEAR_ROWS, LINEAR_FEATURES, DTYPES[:2])
-    return [*((run, *case) for case in attention), *((run_linear, *case) for case in linear)]
+def sample(rounds: int = 1) -> list[tuple[Any, ...]]:
+    """Functions and their arguments after the place: every pair of two settings occurs, in each round with others."""
+    cases: list[tuple[Any, ...]] = []
+    scores = [*SCORES, *RELATIVE]
+    for seed in range(rounds):
+        axes = SIZES, DIMS, HEADS, list(MASKS), scores, list(MEASURES), DROPOUT, DTYPES, LAYOUTS
+        cases += ((run, *case) for case in pairwise(*axes, seed=seed))
+        cases += ((run_linear, *case) for case in pairwise(LINEAR_ROWS, LINEAR_FEATURES, DTYPES[:2], seed=seed))
+    return cases
 
 
 PROT_NONE = 0  # of sys/mman.h
@@ -167,17 +252,25 @@ def run_guarded(case: tuple[Any, ...]) -> None:
     """A call with its inputs and outputs between guard pages; the same results as in ordinary memory."""
     call, *arguments = case
     expected = call(torch.clone, *arguments)
-    new_empty, new_zeros = Tensor.new_empty, Tensor.new_zeros
+    allocators = [(Tensor, name, getattr(Tensor, name)) for name in ("new_empty", "new_zeros")]
+    allocators += [(torch, name, getattr(torch, name)) for name in ("empty", "zeros")]
+    make_zeros = torch.zeros
     for at_end in (False, True):
 
-        def allocate(self: Tensor, *shape: Any, at_end: bool = at_end, **options: Any) -> Tensor:
-            return guarded(new_zeros(self, *shape, **options), at_end)
+        def of_tensor(self: Tensor, *shape: Any, at_end: bool = at_end, **options: Any) -> Tensor:
+            size = shape[0] if shape and not isinstance(shape[0], int) else shape
+            return guarded(make_zeros(tuple(size), **{"dtype": self.dtype, **options}), at_end)
 
-        Tensor.new_empty = Tensor.new_zeros = allocate  # pyright: ignore[reportAttributeAccessIssue]
+        def of_shape(*shape: Any, at_end: bool = at_end, **options: Any) -> Tensor:
+            return guarded(make_zeros(*shape, **options), at_end)
+
+        for owner, name, _ in allocators:
+            setattr(owner, name, of_tensor if owner is Tensor else of_shape)
         try:
             found = call(lambda tensor, at_end=at_end: guarded(tensor, at_end), *arguments)
         finally:
-            Tensor.new_empty, Tensor.new_zeros = new_empty, new_zeros
+            for owner, name, original in allocators:
+                setattr(owner, name, original)
         for ours, theirs in zip(found, expected, strict=True):
             assert torch.equal(ours.nan_to_num(7.0), theirs.nan_to_num(7.0)), case
         _kept.clear()
@@ -187,7 +280,9 @@ def main() -> None:
     faulthandler.enable()
     torch.set_num_threads(1)
     assert Native().unavailable_reason() is None, Native().unavailable_reason()
-    cases = sample()[int(sys.argv[2]) :: int(sys.argv[3])] if len(sys.argv) > 2 else sample()
+    os.environ["REGARD_TEST_ALL"] = "0"  # not the product of all settings
+    first, step, rounds = (int(argument) for argument in [*sys.argv[2:], *("0", "1", "1")[len(sys.argv) - 2 :]])
+    cases = sample(rounds)[first::step]
     for case in cases:
         print(*case, file=sys.stderr, flush=True)  # the last one is that of a crash
         if sys.argv[1] == "guarded":
@@ -195,8 +290,8 @@ def main() -> None:
         else:
             case[0](torch.clone, *case[1:])
     torch.set_num_threads(2)  # the second thread has memory of its own
-    run(torch.clone, (700, 300), (16, 16), (4, 4), "causal", "bias", torch.float32, "heads last")
-    print(f"ran {len(cases)} calls of {prod(map(len, (SIZES, DIMS, HEADS, MASKS, SCORES, DTYPES, LAYOUTS)))}")
+    run(torch.clone, (700, 300), (16, 16), (4, 4), "causal", "bias", "of keys", 0.0, torch.float32, "heads last")
+    print(f"ran {len(cases)} calls")
 
 
 if __name__ == "__main__":

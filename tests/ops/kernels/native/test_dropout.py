@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import random
 import re
 
 import pytest
 import torch
 
+from helpers.pairwise import everything
 from regard.errors import KernelNotSupported
 from regard.ops import attend
 from regard.ops.kernels.native.library import library
 from regard.ops.masks import Causal
 from regard.ops.measures import TransposedProduct
-from regard.ops.scores import Bias, ScaledDotProduct
+from regard.ops.scores import Bias, ScaledDotProduct, Sinks
 
 pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"native: {library()}")
 P = 0.3
+
+
+def drawn_shapes(count):
+    """Shapes of random sizes."""
+    drawn = random.Random(0)
+    heads = [(1, 1), (4, 2), (3, 1), (2, 2)]
+    sizes = [[drawn.randint(1, 700) for _ in range(2)] + [drawn.randint(1, 70) for _ in range(2)] for _ in range(count)]
+    return [(drawn.randint(1, 2), *drawn.choice(heads), *size) for size in sizes]
 
 
 def dropped(query, key, value, **options):
@@ -76,6 +86,64 @@ def test_kept_weights_are_divided_by_the_probability_of_being_kept(p):
     for numbers in (output, value.grad):
         counts = numbers.double() / unit
         torch.testing.assert_close(counts, counts.round(), rtol=1e-4, atol=1e-4)
+
+
+SHAPES = [  # batch, heads, heads of keys, queries, keys, head_dim, value_dim
+    (1, 1, 1, 1, 1, 1, 1),
+    (2, 3, 1, 7, 65, 5, 9),
+    (1, 4, 2, 48, 64, 16, 16),
+    (3, 2, 2, 97, 131, 7, 40),
+    (1, 2, 1, 2100, 70, 8, 8),
+    (2, 2, 2, 301, 683, 19, 3),
+]
+
+
+@pytest.fixture
+def _threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("_threads")
+@pytest.mark.parametrize("shape", SHAPES if not everything() else [*SHAPES, *drawn_shapes(60)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_a_seed_decides_and_gradients_are_exact_whatever_the_shape_and_the_threads(shape, dtype):
+    batch, heads, kv_heads, queries, keys, dim, value_dim = shape
+    generator = torch.Generator().manual_seed(0)
+    shapes = (heads, queries, dim), (kv_heads, keys, dim), (kv_heads, keys, value_dim)
+    inputs = [torch.randn(batch, *each, generator=generator).to(dtype) for each in shapes]
+    logits = torch.randn(heads, generator=generator).to(dtype)
+    upstream = torch.randn(batch, heads, queries, value_dim, generator=generator).to(dtype)
+
+    def results(seed):
+        query, key, value, sinks = leaves = [tensor.clone().requires_grad_() for tensor in (*inputs, logits)]
+        torch.manual_seed(seed)
+        score = Sinks(ScaledDotProduct(), sinks)
+        att = attend(query, key, value, score=score, dropout=P, measure="entropy", kernel="native")
+        return [att.output, *torch.autograd.grad([att.output, att.measured["entropy"].sum()], leaves, [upstream, None])]
+
+    torch.set_num_threads(1)
+    once = results(7)
+    for threads in (1, 2, 5):
+        torch.set_num_threads(threads)
+        assert all(map(torch.equal, results(7), once))
+    if queries * keys > 100:
+        assert not torch.equal(results(8)[0], once[0])
+
+    torch.manual_seed(7)
+    identity = torch.eye(keys, dtype=dtype).expand(batch, kv_heads, keys, keys)
+    kept = attend(inputs[0], inputs[1], identity, dropout=P, kernel="native").output != 0
+    query, key, value, sinks = leaves = [tensor.double().requires_grad_() for tensor in (*inputs, logits)]
+    key, value = (tensor.repeat_interleave(heads // kv_heads, 1) for tensor in (key, value))
+    scores = torch.cat((query @ key.mT / dim**0.5, sinks[:, None, None].expand(batch, heads, queries, 1)), -1)
+    weights = scores.softmax(-1)[..., :-1]
+    output = weights * kept / (1 - P) @ value
+    entropy = -(weights * weights.log()).sum()
+    exact = [output, *torch.autograd.grad([output, entropy], leaves, [upstream.double(), None])]
+    for found, truth in zip(once, exact, strict=True):
+        error, largest = (found.double() - truth).abs().max(), max(1.0, truth.abs().max())
+        assert error <= max(1e-5, 2 * torch.finfo(dtype).eps) * largest
 
 
 def test_an_error_says_what_has_no_gradient():
