@@ -36,6 +36,7 @@ class AttentionCall:
         value: (batch, kv_heads, keys, value_dim), if it is kept.
         extra: Number of keys at the front that are not tokens of the sequence and have positions before it: those of an
             encoder in the same softmax (T5Gemma 2), or compressed ones (DeepSeek V4). The model has them at the end.
+        has_assumed_positions: Whether the model did not say the positions, so that the queries count as the last keys.
     """
 
     request: AttentionRequest
@@ -44,6 +45,7 @@ class AttentionCall:
     valid_queries: Tensor | None = None
     value: Tensor | None = None
     extra: int = 0
+    has_assumed_positions: bool = False
 
     @property
     def query(self) -> Tensor:

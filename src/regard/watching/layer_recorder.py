@@ -207,6 +207,8 @@ class LayerRecorder:
         """
         if not 0 < self._next_position == call.q_offset:
             return False
+        if call.has_assumed_positions and self._find_inconsistency(call) is not None:
+            return False
         if not compare_keys or self._inconsistency is not None:
             return True
         if self._calls and self._last_key is not None:

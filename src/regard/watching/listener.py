@@ -48,6 +48,7 @@ class Listener:
         heads: The heads to record; None for all.
         retention: What to keep.
         interventions: What to change in the model.
+        joins_steps: Whether calls of torch's attention that continue the keys of the last one are further rows of it.
     """
 
     preemptible = False
@@ -61,12 +62,13 @@ class Listener:
         heads: tuple[int, ...] | None,
         retention: Retention,
         interventions: Interventions,
+        joins_steps: bool = False,
     ) -> None:
         self.model, self.interventions = model, interventions
         self.masks = MaskRegistry()
         self.module_names: Mapping[int, str] = {}  # by id; while the watch is open
         self._measures, self._retention = measures, retention
-        self._layer_names, self._heads = layers, heads
+        self._layer_names, self._heads, self._joins_steps = layers, heads, joins_steps
         self._kinds: dict[int, AttentionKind] = {}
         self._sdpa_suspended = False
         self._is_active, self._thread = False, get_ident()
@@ -266,9 +268,10 @@ class Listener:
             return call.weights
         self._last_call = identity
         index = max(self._call_counts[id(module)], 1)
-        while separate_layers and (name, index) in self._recorded_this_forward:
+        joined = self._find_step_before(name, call)
+        while separate_layers and joined is None and (name, index) in self._recorded_this_forward:
             index += 1
-        key = name, index
+        key = joined or (name, index)
         if self._heads is not None:
             count = call.query.shape[1]
             unknown = [head for head in self._heads if head >= count]
@@ -282,14 +285,21 @@ class Listener:
         recorders = self._recorders_for(key, call, kind)
         continuation: Continuation | None = None
         if key not in recorders:
-            name = name if index == 1 else f"{name}#{index}"
+            name = name if key[1] == 1 else f"{name}#{key[1]}"
             recorders[key] = LayerRecorder(name, kind, self._measures, self._retention, self._heads)
-        elif key in self._recorded_this_forward:
+        elif key in self._recorded_this_forward and joined is None:
             continuation = "chunk"
         else:
             continuation = "new_queries" if kind == "cross" else "new_tokens"
         self._recorded_this_forward[key] = None
         return recorders[key].add(call, continuation)
+
+    def _find_step_before(self, name: str, call: AttentionCall) -> LayerKey | None:
+        """The layer of this forward pass that a call of torch's attention continues, if steps are to be joined."""
+        if not self._joins_steps or not call.has_assumed_positions:
+            return None
+        keys = [key for key in self._recorded_this_forward if key[0] == name]
+        return next((key for key in keys if self._recordings[-1][key].is_continued_by(call)), None)
 
     def _before_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if self._module_stack and self._thread != get_ident():
@@ -361,8 +371,9 @@ class Listener:
 
         The first call of a forward pass decides whether the recording continues: it does if its query offset is the
         number of tokens recorded for that layer, because the KV cache grew. If another recording has as many tokens,
-        the keys must be the same, too. If that layer is missing from the recording, as with LayerDrop, a new one starts
-        when the whole model is running and layers of the same kind were recorded; otherwise the next layer decides.
+        the keys must be the same, too. A call whose offset is only assumed continues it if steps are to be joined. If
+        that layer is missing from the recording, as with LayerDrop, a new one starts when the whole model is running
+        and layers of the same kind were recorded; otherwise the next layer decides.
         """
         if not self._recordings:
             self._recordings.append({})
@@ -373,6 +384,7 @@ class Listener:
             self._continuation_decided = True
             is_ambiguous = any(each[key].is_continued_by(call) for each in self._recordings[:-1] if key in each)
             continues = recorders[key].is_continued_by(call, compare_keys=is_ambiguous)
+            continues &= self._joins_steps or not call.has_assumed_positions
         else:
             is_whole = not self._recorded_this_forward and self._module_stack[0] is self.model
             continues = not (is_whole and any(recorder.kind == kind for recorder in recorders.values()))

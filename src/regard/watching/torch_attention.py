@@ -20,7 +20,12 @@ from regard.ops.request import make_request
 from regard.ops.scores import Bias, ScaledDotProduct
 from regard.watching.call import AttentionCall, is_same_memory
 from regard.watching.module_inspection import MATRIX_PRODUCTS
-from regard.watching.transformers_attention import call_from_transformers, cast_as_autocast
+from regard.watching.transformers_attention import (
+    TORCH_SDPA,
+    call_from_transformers,
+    cast_as_autocast,
+    top_left_causal,
+)
 
 if TYPE_CHECKING:
     from regard.watching.listener import Listener
@@ -75,7 +80,7 @@ class SdpaInterceptor(TorchFunctionMode):
         query, key, value = cast_as_autocast(query, key, value)
         options = {"is_causal": arguments["is_causal"], "scaling": arguments.get("scale")}
         kind = listener.attention_kind(module, bool(arguments["is_causal"]))
-        call = call_from_transformers("sdpa", module, query, key, mask, options, kind, listener.masks)
+        call = call_from_transformers(TORCH_SDPA, module, query, key, mask, options, kind, listener.masks)
         call.value = value
         listener.record_unchangeable(module, call, mask, separate_layers=True)
 
@@ -149,10 +154,15 @@ def _call_from_multihead_attention(arguments: dict[str, Any]) -> AttentionCall:
     biases = arguments["bias_k"], arguments["bias_v"]
     if biases[0] is not None:
         of_keys = [torch.cat([part, b.expand(batch, -1, -1)], 1) for part, b in zip(of_keys, biases, strict=True)]
-    if arguments["add_zero_attn"]:
-        of_keys = [torch.cat([part, part.new_zeros(batch, 1, part.shape[2])], 1) for part in of_keys]
-    added = of_keys[0].shape[1] - keys  # keys that every query may attend to
     query, key, value = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in (query, *of_keys))
+    if arguments["static_k"] is not None:
+        key, keys = arguments["static_k"].unflatten(0, (batch, heads)), arguments["static_k"].shape[1]
+    if arguments["static_v"] is not None:
+        value = arguments["static_v"].unflatten(0, (batch, heads))
+    if arguments["add_zero_attn"]:
+        key, value = (torch.cat([part, part.new_zeros(batch, heads, 1, part.shape[3])], 2) for part in (key, value))
+    added = key.shape[2] - keys  # keys that every query may attend to
+    offset = keys - query.shape[2]
     rule: Mask | None = None
     bias: Tensor | None = None
     valid_queries: Tensor | None = None
@@ -163,7 +173,9 @@ def _call_from_multihead_attention(arguments: dict[str, Any]) -> AttentionCall:
         rule = Padding(pad(~forbidden, (0, added), value=True))
         valid_queries = ~forbidden if is_same_memory(arguments["query"], arguments["key"]) else None
         bias = None if padding.dtype == torch.bool else _finite_part(padding[:, None, None], added)
-    if mask is not None:
+    if arguments["is_causal"] and padding is None and not arguments["need_weights"]:  # torch then ignores the mask
+        rule = top_left_causal(offset)
+    elif mask is not None:
         mask = mask.view(batch, heads, *mask.shape[1:]) if mask.ndim == 3 else mask[None, None]
         forbidden = mask if mask.dtype == torch.bool else mask == -torch.inf
         allowed = as_mask(pad(~forbidden, (0, added), value=True))
@@ -171,9 +183,8 @@ def _call_from_multihead_attention(arguments: dict[str, Any]) -> AttentionCall:
         more = None if mask.dtype == torch.bool else _finite_part(mask, added)
         bias = more if bias is None else bias if more is None else bias + more
     score = ScaledDotProduct() if bias is None else ScaledDotProduct() + Bias(bias)
-    return AttentionCall(
-        make_request(query, key, mask=rule, score=score, offset=0), valid_queries=valid_queries, value=value
-    )
+    request = make_request(query, key, mask=rule, score=score, offset=offset)
+    return AttentionCall(request, offset, valid_queries=valid_queries, value=value, has_assumed_positions=True)
 
 
 def _finite_part(mask: Tensor, added: int) -> Tensor | None:

@@ -14,6 +14,7 @@ import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -34,6 +35,9 @@ SPARSE_INDEX_ARGS = {"indices", "block_indices", "top_k_indices"}
 
 SUPPORTED_ARGS = {"dropout", "scaling", "softcap", "s_aux", "position_bias", "is_causal", "sliding_window"}
 """Named arguments of attention functions whose effect on the weights is known here."""
+
+TORCH_SDPA = "torch's own"
+"""The name of `torch.nn.functional.scaled_dot_product_attention`, called without transformers' interface."""
 
 Wrap = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
@@ -118,6 +122,8 @@ def _wrap_attention(name: str, function: Callable[..., Any]) -> Callable[..., An
                 return function(module, query, key, value, attention_mask, *rest, **options)
             raise
         listener.locate_queries(kind, call)
+        if kind == "cross" and not isinstance(call.request.mask, Window):  # each step has the position of its row
+            call.request = replace(call.request, offset=call.q_offset)
         call.value = cast_value.roll(call.extra, 2) if call.extra else cast_value
         layer = listener.module_names[id(module)]
         mask = listener.interventions.knock_out(layer, attention_mask, call, adds=name == "eager")
@@ -164,7 +170,7 @@ def call_from_transformers(
     """The arguments of an attention function as a call.
 
     Args:
-        name: The function's name in transformers' interface.
+        name: The function's name in transformers' interface, or `TORCH_SDPA`.
         module: The module that calls it.
         query: (batch, heads, queries, head_dim).
         key: (batch or 1, kv_heads, keys, head_dim).
@@ -199,6 +205,9 @@ def call_from_transformers(
     origin = masks.lookup(mask, (queries, keys), kind)
     if isinstance(mask, Tensor) and origin.extra:
         mask, key = mask.roll(origin.extra, 3), key.roll(origin.extra, 2)
+    is_self = kind != "cross" or name == TORCH_SDPA
+    q_offset, kv_offset = (origin.q_offset, origin.kv_offset) if is_self else (0, 0)
+    offset = q_offset - kv_offset
     rule: Mask | None = None
     bias = options.get("position_bias")
     if isinstance(mask, Tensor):
@@ -207,7 +216,8 @@ def call_from_transformers(
     elif name != "eager":
         causal = options.get("is_causal")
         causal = getattr(module, "is_causal", True) if causal is None else causal
-        rule = Causal() if causal and queries > 1 else None
+        if causal and (queries > 1 or name == TORCH_SDPA):
+            rule = top_left_causal(offset) if name in ("sdpa", TORCH_SDPA) else Causal()
         window = options.get("sliding_window")
         if window is not None and "flash" in name:  # other functions have the window in their mask
             near = Window(window - 1, window - 1)
@@ -219,15 +229,20 @@ def call_from_transformers(
         score = Sinks(score, options["s_aux"].to(query.dtype))
     if bias is not None:
         score = score + Bias(bias)
-    scaling, is_self = options.get("scaling"), kind != "cross"
-    q_offset, kv_offset = (origin.q_offset, origin.kv_offset) if is_self else (0, 0)
+    scaling = options.get("scaling")
     request = make_request(
         query,
         key.expand(query.shape[0], -1, -1, -1),
         mask=rule,
         score=score,
         scale=None if scaling is None else float(scaling),
-        offset=q_offset - kv_offset,
+        offset=offset,
     )
-    valid = origin.part_of_padding(q_offset, queries) if is_self else None
-    return AttentionCall(request, q_offset, kv_offset, valid, extra=origin.extra)
+    valid = origin.part_of_padding(q_offset, queries) if kind != "cross" else None
+    assumed = is_self and origin.is_unknown
+    return AttentionCall(request, q_offset, kv_offset, valid, extra=origin.extra, has_assumed_positions=assumed)
+
+
+def top_left_causal(offset: int) -> Mask:
+    """The causal mask of torch: query i to keys 0, ..., i, where query i has position i + offset."""
+    return Window(None, -offset) if offset else Causal()

@@ -36,6 +36,7 @@ class MaskOrigin:
         padding: (batch, tokens) bool, False where a token is padding.
         pattern: The mask function, where it is one of transformers' own; without padding.
         extra: Number of keys that the model adds behind those of the sequence; see `AttentionCall`.
+        is_unknown: Whether the model did not make the mask, so that the queries count as the last keys.
     """
 
     shape: tuple[int, int]
@@ -44,7 +45,13 @@ class MaskOrigin:
     padding: Tensor | None = None
     pattern: Literal["causal", "all"] | None = None
     extra: int = 0
+    is_unknown: bool = False
     _read: tuple[int, Mask | None, Tensor | None] | None = field(default=None, init=False)  # not copied by replace()
+
+    @classmethod
+    def unknown(cls, shape: tuple[int, int]) -> MaskOrigin:
+        """The origin of a mask that the model did not make."""
+        return cls(shape, q_offset=shape[1] - shape[0], is_unknown=True)
 
     def read(self, mask: Tensor) -> tuple[Mask | None, Tensor | None]:
         """A mask tensor as a rule, None if every query attends to every key, and the bias that it adds, or None."""
@@ -152,7 +159,7 @@ class MaskRegistry:
         changed = [origin for _, origin in held if origin.shape == shape]  # as where a layer selects some of the keys
         changed += [origin for origin in reversed(self._skipped) if origin.shape == shape]
         if with_encoder or not (copied or changed):
-            return replace((with_encoder or extended or [MaskOrigin(shape)])[0], pattern=None)
+            return replace((with_encoder or extended or [MaskOrigin.unknown(shape)])[0], pattern=None)
         return _first_of_kind(copied or [replace(origin, pattern=None) for origin in changed], shape, kind)
 
 
@@ -183,7 +190,7 @@ def _make_mask(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
 def _first_of_kind(origins: Sequence[MaskOrigin], shape: tuple[int, int], kind: AttentionKind) -> MaskOrigin:
     """The first origin for a kind of layer: decoder and encoder may have equally many tokens."""
     of_kind = (origin for origin in origins if (origin.pattern == "all") != (kind == "decoder"))
-    return next(of_kind, origins[0] if origins else MaskOrigin(shape))
+    return next(of_kind, origins[0] if origins else MaskOrigin.unknown(shape))
 
 
 def _are_equal(one: Tensor, other: Tensor) -> bool:

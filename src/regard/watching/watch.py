@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
@@ -24,6 +24,7 @@ def watch(
     *,
     layers: Sequence[str] | None = None,
     heads: Sequence[int] | None = None,
+    positions: Literal["last"] | None = None,
     keep_qk: bool = True,
     keep_values: bool = False,
     offload: str | os.PathLike[str] | None = None,
@@ -40,6 +41,9 @@ def watch(
             gradients. Queries that are padding do not count in `Received`.
         layers: Names of the modules to record; the name of a part of the model means all attention in it. Default: all.
         heads: Indices of the heads to record. Default: all.
+        positions: ``"last"`` joins the steps of a hand-written KV cache into one matrix, as those of ``generate`` are:
+            a call of torch's attention whose keys begin with those of the module's call before adds rows to it.
+            Default: each call of torch's attention is a matrix of its own.
         keep_qk: Whether to keep query and key of each layer, so that anything about the weights can be computed later.
             False keeps only the measures and, during a generation, the model's cache.
         keep_values: Whether to keep values with them, where the output of a head is a weighted sum of values.
@@ -107,12 +111,15 @@ def watch(
             checks.fail(f"heads: expected different indices, got {head_indices}")
         if not retention.keep_qk and not measures:
             checks.fail("keep_qk: False keeps only measures; pass measure=['entropy', 'received']")
+        if positions is not None and positions != "last":
+            hint = "leave it out to record each call of torch's attention by itself"
+            checks.fail(f"positions: expected 'last' or None, got {positions!r:.80}; {hint}")
         interventions.check(checks, names)
     if layer_names is not None:  # and all modules below them
         layer_names = [
             name for name in names if any(not top or f"{name}.".startswith(f"{top}.") for top in layer_names)
         ]
-    return Listener(model, measures, layer_names, head_indices, retention, interventions)
+    return Listener(model, measures, layer_names, head_indices, retention, interventions, positions == "last")
 
 
 def _as_tuple(argument: str, values: Any, kind: type) -> tuple[Any, ...]:
