@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.analysis.layer import Layer, check_head_indices, require_one_sequence
+from regard.analysis.padding import know_padding, valid_rows_and_columns
 from regard.analysis.recording import Recording
 from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidType, count_problems, did_you_mean, raise_problems
@@ -53,7 +54,7 @@ def align(
     """Align a target with its source by the mean of cross-attention heads.
 
     The row of a target word is the mean of its tokens' rows, the column of a source word the sum of its tokens'
-    columns. Special tokens such as ``</s>`` are left out.
+    columns. Special tokens such as ``</s>`` and padding are left out.
 
     Args:
         recording: One sequence of a model with cross-attention. A row is the step that generated its token.
@@ -62,8 +63,8 @@ def align(
             Whisper do.
         num_heads: Number of most informative heads.
         merge_subwords: Whether tokens are merged into words. A word begins with ``▁``; if no token does, each token is
-            a word. False keeps all tokens, special ones too. For Whisper, rows are then tokens and columns frames of
-            0.02 s, the input of dynamic time warping for word timestamps.
+            a word. False keeps all tokens but padding, special ones too. For Whisper, rows are then tokens and columns
+            frames of 0.02 s, the input of dynamic time warping for word timestamps.
 
     Raises:
         InvalidType: If the heads of a layer are not a list.
@@ -97,8 +98,10 @@ def align(
     for layer in cross:
         for head in [layer.head_indices.index(head) for name, head in selected if name == layer.name]:
             total += layer.weights.detach().at(heads=head).dense()[0, 0].double().cpu()
-    weights = (total / len(selected)).float()
-    target, source = cross[0].query_tokens, cross[0].key_tokens
+    axes = valid_rows_and_columns(cross[0])
+    weights = (total / len(selected)).float()[axes[0]][:, axes[1]]
+    names = cross[0].query_tokens, cross[0].key_tokens
+    target, source = (tuple(tokens[i] for i in axis) for tokens, axis in zip(names, axes, strict=True))
     if merge_subwords:
         rows, columns = (
             [word for word in group_into_words(axis) if not is_special(word[0])] for axis in (target, source)
@@ -112,12 +115,20 @@ def mutual_information(layer: Layer) -> Float[Tensor, " heads"]:
     """The mutual information of query and key in nats, H(mean of the rows) − mean of H(row), of each head.
 
     It is large if each row has few keys and different rows have different ones; 0 if all rows are the same, for example
-    if all attend to ``</s>``.
+    if all attend to ``</s>``. Rows that are padding do not count.
+
+    Args:
+        layer: A layer of one sequence.
+
+    Raises:
+        InvalidArgument: If there is a batch of several sequences.
     """
-    weights = layer.weights.detach()
+    require_one_sequence([layer], "layer")
+    weights = know_padding(layer.weights.detach(), is_self=layer.kind != "cross")
+    rows, _ = valid_rows_and_columns(layer)
     results = weights.measure("entropy", "received")
-    mean = (results["received"][0] / weights.shape[2]).double()  # (heads, keys)
-    return torch.special.entr(mean).sum(-1) - results["entropy"][0].double().mean(-1)
+    mean = (results["received"][0] / len(rows)).double()  # (heads, keys)
+    return torch.special.entr(mean).sum(-1) - results["entropy"][0, :, rows].double().mean(-1)
 
 
 def _select_heads(cross: Sequence[Layer], heads: HeadSelection, num_heads: int) -> list[tuple[str, int]]:

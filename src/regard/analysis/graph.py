@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.analysis.padding import valid_queries
 from regard.errors import InvalidArgument, InvalidType, require
 from regard.ops import WeightMatrix
 from regard.ops.linear_operator import require_one_head
@@ -19,7 +20,7 @@ def pagerank(
 ) -> Float[Tensor, "batch heads tokens"]:
     """PageRank of the tokens of each head: the stationary distribution of a random walk along attention.
 
-    x = d · Wᵀx + (1 − d) / n; the mass on a row without keys is spread over all tokens.
+    x = d · Wᵀx + (1 − d) / n; the mass on a row without keys is spread over all n tokens. Padding is not a token.
 
     Args:
         weights: Self-attention, (batch, heads, tokens, tokens).
@@ -28,7 +29,7 @@ def pagerank(
         max_iter: Largest number of iterations.
 
     Returns:
-        (batch, heads, tokens); sums to 1 over the tokens. It has no gradients.
+        (batch, heads, tokens); sums to 1 over the tokens and is 0 at padding. It has no gradients.
 
     Raises:
         InvalidArgument: If W is not square, a number is out of range, or the iteration did not converge.
@@ -50,13 +51,14 @@ def pagerank(
     if not 0 <= damping < 1:
         raise InvalidArgument(f"damping: expected a probability from 0 to below 1, got {damping}")
     weights = weights.detach()
-    batch, heads, tokens, _ = weights.shape
-    x = torch.full((batch, heads, tokens, 1), 1 / tokens, dtype=weights.dtype, device=weights.device)
+    valid = valid_queries(weights, is_self=True)
+    shares = (valid / valid.sum(1, keepdim=True).clamp(min=1)).to(weights.dtype)[:, None, :, None]
+    x = shares.expand(-1, weights.shape[1], -1, -1)  # (batch, heads, tokens, 1)
     for _ in range(max_iter):
         followed = damping * (weights.mT @ x)
         # The rest of the mass: random jumps, and rows without keys or with a sink.
-        new = followed + (1 - followed.sum(2, keepdim=True)) / tokens
-        if float((new - x).abs().mean(2).max()) <= tol / tokens:
+        new = followed + (1 - followed.sum(2, keepdim=True)) * shares
+        if float((new - x).abs().sum(2).max()) <= tol:
             return new[..., 0]
         x = new
     raise InvalidArgument(
@@ -74,7 +76,7 @@ class SparseWeights(NamedTuple):
 
 
 def to_csr(weights: WeightMatrix, threshold: float = 0.01) -> SparseWeights:
-    """One head's weights as a SciPy sparse matrix, and the mass that it leaves out.
+    """One head's weights as a SciPy sparse matrix, and the mass that it leaves out. Rows that are padding are empty.
 
     Args:
         weights: One head of one sequence, ``W.at(batch=0, heads=3)``.
@@ -111,8 +113,8 @@ def to_networkx(weights: WeightMatrix, threshold: float = 0.01, tokens: Sequence
         tokens: Names of the tokens.
 
     Returns:
-        A graph whose nodes are the indices of the tokens, with ``token``, if names were passed, and ``dropped_mass``,
-        the sum of the weights of the row that were left out. Edges have a ``weight``.
+        A graph whose nodes are the indices of the tokens that are not padding, with ``token``, if names were passed,
+        and ``dropped_mass``, the sum of the weights of the row that were left out. Edges have a ``weight``.
 
     Raises:
         InvalidArgument: If W is not square or more than one head, the threshold is not above 0, or there are not as
@@ -135,15 +137,20 @@ def to_networkx(weights: WeightMatrix, threshold: float = 0.01, tokens: Sequence
     if tokens is not None and len(tokens) != weights.shape[2]:
         raise InvalidArgument(f"tokens: expected a name for each of {weights.shape[2]} tokens, got {len(tokens)}")
     graph, node = networkx.DiGraph(), 0
-    for rows, keys, values, dropped in _edges_above(weights, threshold, "to_networkx"):
+    require_one_head("to_networkx", weights.shape)
+    is_valid = valid_queries(weights, is_self=True)[0].tolist()
+    for rows, keys, values, dropped in _edges_above(weights, threshold, "to_networkx", is_self=True):
         for mass in dropped.tolist():
-            graph.add_node(node, dropped_mass=mass, **({} if tokens is None else {"token": tokens[node]}))
+            if is_valid[node]:
+                graph.add_node(node, dropped_mass=mass, **({} if tokens is None else {"token": tokens[node]}))
             node += 1
         graph.add_weighted_edges_from(zip(rows.tolist(), keys.tolist(), values.tolist(), strict=True))
     return graph
 
 
-def _edges_above(weights: WeightMatrix, threshold: float, name: str) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+def _edges_above(
+    weights: WeightMatrix, threshold: float, name: str, *, is_self: bool = False
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """By block of rows: query, key and weight of each edge, and the mass that each row drops; on the CPU."""
     if not isinstance(weights, WeightMatrix):
         raise InvalidType(f"{name}: expected a weight matrix, got {type(weights).__name__}")
@@ -151,8 +158,9 @@ def _edges_above(weights: WeightMatrix, threshold: float, name: str) -> Iterator
     if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not threshold > 0:
         raise InvalidArgument(f"threshold: expected a weight above 0, got {threshold!r}; W.dense() has all weights")
     weights = weights.detach()
+    valid = valid_queries(weights, is_self=is_self)[0, :, None]
     for part in weights.query_blocks():
-        block = weights.at(queries=part).dense()[0, 0]
+        block = weights.at(queries=part).dense()[0, 0].where(valid[part], 0.0)
         keep = block >= threshold
         rows, keys = keep.nonzero(as_tuple=True)
         dropped = block.masked_fill(keep, 0.0).sum(-1)

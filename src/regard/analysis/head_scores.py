@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.analysis.layer import AttentionKind
+from regard.analysis.padding import valid_keys, valid_queries
 from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument, InvalidType
 from regard.ops import WeightMatrix
@@ -274,14 +275,12 @@ class HeadScoreAccumulator:
         self, kind: AttentionKind, weights: WeightMatrix, tokens: Tokens | None
     ) -> tuple[dict[str, Measure], dict[str, Tensor]]:
         """The measure of each score, and the rows that count for it, (batch, queries)."""
-        batch, _, queries, keys = weights.shape
+        _, _, queries, keys = weights.shape
         device, is_self = weights.device, kind != "cross"
-        valid = weights.valid_queries
-        valid = torch.ones(batch, queries, dtype=torch.bool, device=device) if valid is None else valid
-        valid_keys = valid if is_self and queries == keys else torch.ones(batch, keys, dtype=torch.bool, device=device)
-        first = valid_keys.int().argmax(1, keepdim=True)  # after padding on the left
-        last = keys - 1 - valid_keys.flip(1).int().argmax(1, keepdim=True)
-        is_first = torch.zeros_like(valid_keys).scatter_(1, first, True)
+        valid, is_token = (find(weights, is_self=is_self) for find in (valid_queries, valid_keys))
+        first = is_token.int().argmax(1, keepdim=True)  # after padding on the left
+        last = keys - 1 - is_token.flip(1).int().argmax(1, keepdim=True)
+        is_first = torch.zeros_like(is_token).scatter_(1, first, True)
         measures: dict[str, Measure] = {"first_token": Mass(Padding(is_first)), "entropy": Entropy()}
         rows = dict.fromkeys(measures, valid)
         if tokens is not None:
@@ -297,7 +296,7 @@ class HeadScoreAccumulator:
             measures |= {"previous_token": Diagonal(-1), "next_token": Diagonal(1)}
             rows |= {"previous_token": valid & (position > first), "next_token": valid & (position < last)}
         if is_self and tokens is not None:
-            parts = _token_repetitions(tokens, valid_keys.tolist())
+            parts = _token_repetitions(tokens, is_token.tolist())
             ids, earlier, others, followed = (part.to(device) for part in parts)
             column = position.clamp(0, keys - 1)
             query_ids = ids[:, column].where(position == column, -1)

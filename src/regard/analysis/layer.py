@@ -30,8 +30,11 @@ class Layer:
         measured: Results of measures, by name.
         value: (batch, kv_heads, keys, value_dim), if it was recorded.
         head_indices: The indices of the heads in the model, where only some were recorded. Default: all.
+        has_own_batch: Whether the entries of the batch are not the sequences that the model read, but windows of an
+            image, for example.
 
-    Weights, measures and value may be functions that return them; a watched layer computes them when they are read.
+    All from `weights` on but the tokens may be functions that return them; a watched layer computes them when they are
+    read.
     """
 
     def __init__(
@@ -42,14 +45,15 @@ class Layer:
         query_tokens: Sequence[str] | None = None,
         key_tokens: Sequence[str] | None = None,
         measured: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
-        value: Tensor | Callable[[], Tensor] | None = None,
+        value: Tensor | Callable[[], Tensor | None] | None = None,
         head_indices: Sequence[int] | None = None,
+        has_own_batch: bool | Callable[[], bool] = False,
     ) -> None:
         self.name = name
         self.kind: AttentionKind = kind
         self._query_tokens, self._key_tokens = query_tokens, key_tokens
         self._weights, self._measured, self._value = weights, {} if measured is None else measured, value
-        self._head_indices = head_indices
+        self._head_indices, self._has_own_batch = head_indices, has_own_batch
 
     @property
     def query_tokens(self) -> tuple[str, ...]:
@@ -80,12 +84,12 @@ class Layer:
 
     @property
     def measured(self) -> Mapping[str, Any]:
-        """Results of measures, by name.
+        """Results of measures, by name; an unknown name raises InvalidArgument, which says what was measured.
 
         Raises:
             InvalidArgument: If the sequences of a batch changed places between the steps of a generation.
         """
-        return self._measured() if callable(self._measured) else self._measured
+        return Measurements(self._measured() if callable(self._measured) else self._measured)
 
     @property
     def value(self) -> Tensor | None:
@@ -96,6 +100,11 @@ class Layer:
     def head_indices(self) -> tuple[int, ...]:
         """The index of each head in the model."""
         return tuple(range(self.weights.shape[1])) if self._head_indices is None else tuple(self._head_indices)
+
+    @property
+    def has_own_batch(self) -> bool:
+        """Whether the entries of the batch are not the sequences that the model read."""
+        return self._has_own_batch() if callable(self._has_own_batch) else self._has_own_batch
 
     @property
     def is_lazy(self) -> bool:
@@ -109,6 +118,17 @@ class Layer:
 
     def __repr__(self) -> str:
         return f"Layer({self.name!r}, {self.kind})"
+
+
+class Measurements(dict[str, Any]):
+    """Results of measures by name."""
+
+    def __missing__(self, name: str) -> Any:
+        known = f"measured are {', '.join(self)}" if self else "nothing was measured"
+        raise InvalidArgument(
+            f"measured: unknown name {name!r}; {known}; watch with measure=[{name!r}], or compute it now: "
+            f"layer.weights.measure({name!r})"
+        )
 
 
 class LayerList(Sequence[Layer]):

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.analysis.layer import Layer, require_one_sequence
+from regard.analysis.padding import valid_rows_and_columns
 from regard.analysis.recording import Recording
 from regard.checks import Checks
 from regard.errors import InvalidArgument
@@ -85,7 +86,7 @@ def opening_head(recording: Recording) -> OpeningHead:
             reason += f"{contrast:.2f} more attention than other {units} do."
             break
     else:
-        rows = [_sample(torch.arange(layer.weights.shape[2])) for layer in layers]
+        rows = [_sample(torch.tensor(valid_rows_and_columns(layer)[0])) for layer in layers]
         matrices = [layer.weights.detach().at(queries=each) for layer, each in zip(layers, rows, strict=True)]
         entropies = [_mean(matrix.entropy()[0].cpu()) for matrix in matrices]
         number, head = _largest([-entropy for entropy in entropies])
@@ -127,7 +128,8 @@ def opening_token(layer: Layer, head: int) -> int:
             return int(queries[contrasts[0].argmax()])
     if len(queries):
         return int(queries[0])
-    return next((row for row, token in enumerate(layer.query_tokens) if not is_special(token)), 0)
+    rows, _ = valid_rows_and_columns(layer)
+    return next((row for row in rows if not is_special(layer.query_tokens[row])), rows[0] if rows else 0)
 
 
 def _contrasts(
@@ -154,13 +156,11 @@ def _contrasts(
 def _words(layer: Layer) -> tuple[Int[Tensor, " queries"], Bool[Tensor, " keys"]]:
     """The queries that are words, or a sample of them, and whether each key is one."""
     is_query, is_key = (torch.tensor(_are_words(each)) for each in (layer.query_tokens, layer.key_tokens))
-    valid = layer.weights.valid_queries
-    if valid is not None:
-        is_query &= valid[0].cpu()
+    valid = [torch.tensor(axis, dtype=torch.int64) for axis in valid_rows_and_columns(layer)]
+    for is_word, axis in zip((is_query, is_key), valid, strict=True):
+        is_word &= torch.isin(torch.arange(len(is_word)), axis)
     if layer.kind != "cross":
-        first = (
-            0 if valid is None or len(is_key) != len(is_query) else int(valid[0].int().argmax())
-        )  # after padding on the left
+        first = int(valid[1][0]) if len(valid[1]) else 0  # after padding on the left
         is_key[first] = False
         is_query &= torch.arange(len(is_query)) + layer.weights.request.offset != first
     return _sample(is_query.nonzero().flatten()), is_key

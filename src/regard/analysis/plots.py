@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from regard.analysis.head_scores import HEAD_SCORES, Columns
 from regard.analysis.layer import Layer, check_head_indices, require_one_sequence
+from regard.analysis.padding import valid_rows_and_columns
 from regard.checks import Checks
 from regard.errors import InvalidType, did_you_mean, require
-from regard.ops.measures import BlockMean
+from regard.ops import WeightMatrix
+from regard.ops.measures import GroupPool
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -81,7 +85,8 @@ def plot_weights(layer: Layer, heads: Sequence[int] | None = None) -> Figure:
         heads: Indices of the heads to show. Default: all.
 
     Returns:
-        A figure, which notebooks display. Of more than 1,024 tokens, a cell is the mean of a square.
+        A figure, which notebooks display, without the rows and columns of padding. Of more than 1,024 tokens, a cell is
+        the mean of a square.
 
     Raises:
         InvalidType: If ``layer`` is not a layer, or the heads are not a list.
@@ -98,9 +103,10 @@ def plot_weights(layer: Layer, heads: Sequence[int] | None = None) -> Figure:
         checks.that(len(shown) > 0, "heads: expected at least one head")
         check_head_indices(checks, layer, shown)
     weights = layer.weights.detach().at(heads=[layer.head_indices.index(head) for head in shown])
-    queries, keys = weights.shape[2:]
+    rows, columns = valid_rows_and_columns(layer)
+    queries, keys = len(rows), len(columns)
     size = -(-max(queries, keys) // MAX_PIXELS)
-    maps = weights.dense() if size == 1 else weights.measure(BlockMean(size))["block_mean"]
+    maps = weights.dense()[..., rows, :][..., columns] if size == 1 else _block_means(weights, rows, columns, size)
     is_labelled = size == 1 and max(queries, keys) <= MAX_TICK_LABELS
     side = 2.6 + (0.12 * max(queries, keys) if is_labelled else 0)
     figure, panels = _figure(len(shown), 4, (side, side))
@@ -108,13 +114,26 @@ def plot_weights(layer: Layer, heads: Sequence[int] | None = None) -> Figure:
         image = panel.imshow(values, vmin=0, vmax=1 if size == 1 else None, cmap="viridis", aspect="auto")
         panel.set(title=f"{layer.name}, head {head}")
         if is_labelled:
-            panel.set_xticks(range(keys), _escape_mathtext(layer.key_tokens), rotation=90, fontsize=7)
-            panel.set_yticks(range(queries), _escape_mathtext(layer.query_tokens), fontsize=7)
+            panel.set_xticks(
+                range(keys), _escape_mathtext([layer.key_tokens[each] for each in columns]), rotation=90, fontsize=7
+            )
+            panel.set_yticks(range(queries), _escape_mathtext([layer.query_tokens[each] for each in rows]), fontsize=7)
         else:
             unit = "" if size == 1 else f" (squares of {size})"
             panel.set(xlabel=f"key{unit}", ylabel=f"query{unit}")
         figure.colorbar(image, ax=panel)
     return figure
+
+
+def _block_means(weights: WeightMatrix, rows: Sequence[int], columns: Sequence[int], size: int) -> Tensor:
+    """The means of squares of some rows and columns, (batch, heads, squares, squares)."""
+    groups = []
+    for selected, count in zip((rows, columns), weights.shape[2:], strict=True):
+        group = torch.full((count,), -1)
+        group[selected] = torch.arange(len(selected)) // size
+        groups.append(group.to(weights.device))
+    sums = weights.measure({"squares": GroupPool(*groups)})["squares"]
+    return sums / groups[1][groups[1] >= 0].bincount()
 
 
 def _escape_mathtext(tokens: Sequence[str]) -> list[str]:

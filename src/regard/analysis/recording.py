@@ -13,7 +13,7 @@ import torch
 
 from regard.analysis.layer import Layer, LayerList, check_layer, count_kinds
 from regard.checks import Checks
-from regard.errors import InvalidArgument, InvalidType
+from regard.errors import InvalidArgument, InvalidType, did_you_mean
 from regard.ops.tree import map_tensors
 
 MAX_IMAGE_SIDE = 512
@@ -85,6 +85,7 @@ class Recording:
         *,
         tokens: Sequence[str] | None = None,
         target_tokens: Sequence[str] | None = None,
+        layers: Sequence[str] | None = None,
         title: str | None = None,
     ) -> Recording:
         """One sequence of the batch, to be shown or saved.
@@ -93,12 +94,16 @@ class Recording:
             sequence: Its index in the batch. Default: the only one.
             tokens: Its tokens. Default: 1, 2, 3, and so on.
             target_tokens: Those of the decoder, in a model with encoder and decoder.
+            layers: Names of layers, or of parts of the model that have layers, such as the text model of one of images
+                and texts. `sequence` is then an index in the batch of these layers. Default: all.
             title: What it is. Default: as it was.
 
         Raises:
-            InvalidType: If the index is not an int, or tokens are not a list of tokens of one sequence.
-            InvalidArgument: If there are several sequences and none is selected, if a layer has another number of
-                tokens, or if a watch kept only measures.
+            InvalidType: If the index is not an int, or tokens or layers are not a list.
+            InvalidArgument: If there are several sequences and none is selected; if a layer is unknown or has another
+                number of tokens; if the layers have batches of different sizes, or without `layers` one has a batch of
+                something else than the model's sequences, such as windows of an image; or if a watch kept only
+                measures.
 
         Examples:
             >>> import regard, torch, transformers
@@ -111,18 +116,13 @@ class Recording:
         with Checks() as checks:
             checks.integer("sequence", sequence, optional=True)
         tokens, target_tokens = _as_names("tokens", tokens), _as_names("target_tokens", target_tokens)
-        if target_tokens is not None and all(layer.kind == "encoder" for layer in self.layers):
+        chosen = self.layers if layers is None else _layers_within(self.layers, layers)
+        if target_tokens is not None and all(layer.kind == "encoder" for layer in chosen):
             raise InvalidArgument("target_tokens: the recording has no decoder; pass tokens=")
-        layers = []
-        for layer in self.layers:
-            batch = layer.weights.shape[0]
-            if sequence is None and batch > 1:
-                raise InvalidArgument(f"sequence: expected an index from 0 to {batch - 1}, because there are {batch}")
-            index = sequence or 0
-            if not 0 <= index < batch:
-                raise InvalidArgument(f"sequence: expected an index from 0 to {batch - 1}, got {index}")
-            layers.append(_select(layer, index, tokens, target_tokens))
-        return replace(self, title=self.title if title is None else title, layers=LayerList(layers))
+        _check_batches(chosen, sequence, is_whole=layers is None)
+        _check_counts(chosen, tokens, target_tokens)
+        selected = LayerList(_select(layer, sequence or 0, tokens, target_tokens) for layer in chosen)
+        return replace(self, title=self.title if title is None else title, layers=selected)
 
     def save(self, path: str | os.PathLike[str], *, dtype: torch.dtype | None = None) -> None:
         """Write the recording as one file, which `regard.load` reads without the model.
@@ -150,16 +150,98 @@ class Recording:
         return display.notebook_html(self)
 
 
+def _layers_within(known: LayerList, names: Any) -> LayerList:
+    """The layers with these names, and those of the parts of the model with these names."""
+    names = [names] if isinstance(names, str) else names
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise InvalidType(f"layers: expected a list of names, got {names!r:.80}")
+    every = [layer.name for layer in known]
+    with Checks() as checks:
+        checks.that(bool(names), "layers: expected at least one name; leave it out for all")
+        for name in names:
+            if not any(_is_within(each, name) for each in every):
+                checks.fail(f"layers: unknown layer {name!r}{did_you_mean(name, every)}; known: {', '.join(every)}")
+    return LayerList(layer for layer in known if any(_is_within(layer.name, name) for name in names))
+
+
+def _is_within(layer: str, name: str) -> bool:
+    return f"{layer}.".startswith(f"{name}.") or layer.startswith(f"{name}#")
+
+
+def _check_batches(layers: LayerList, sequence: int | None, *, is_whole: bool) -> None:
+    """Check that one index means the same sequence in all layers."""
+    sizes = {layer.weights.shape[0]: layer.name for layer in layers}
+    instead = "select layers that have one, with layers=[...], or read layer.weights.at(batch=...)"
+    if len(sizes) > 1:
+        differing = " and ".join(f"{size} ({name})" for size, name in sizes.items())
+        raise InvalidArgument(
+            f"sequence: expected layers with one batch, got batches of {differing}; {instead}; after a beam search, "
+            "call result.select_beams(output.beam_indices)"
+        )
+    own = [layer.name for layer in layers if layer.has_own_batch] if is_whole else []
+    if own:
+        raise InvalidArgument(
+            f"sequence: expected layers whose batch is that of the model's inputs, but {own[0]} has a batch of "
+            f"{max(sizes)}, such as windows of an image or several images of a text; {instead}"
+        )
+    for batch in sizes:
+        if sequence is None and batch > 1:
+            raise InvalidArgument(f"sequence: expected an index from 0 to {batch - 1}, because there are {batch}")
+        if not 0 <= (sequence or 0) < batch:
+            raise InvalidArgument(f"sequence: expected an index from 0 to {batch - 1}, got {sequence}")
+
+
+def _sides(
+    layer: Layer, tokens: Sequence[str] | None, target_tokens: Sequence[str] | None
+) -> list[tuple[str, Sequence[str] | None, int]]:
+    """The argument that names the queries, its names, and their number; and the same for the keys."""
+    _, _, queries, keys = layer.weights.shape
+    of_source, of_target = ("tokens", tokens), ("target_tokens", target_tokens)
+    if target_tokens is None or layer.kind == "encoder":
+        of_target = of_source
+    argument, names = of_source if layer.kind == "cross" else of_target
+    return [(*of_target, queries), (argument, names, keys)]
+
+
+def _check_counts(layers: LayerList, tokens: Sequence[str] | None, target_tokens: Sequence[str] | None) -> None:
+    """Check that there are as many names as tokens in each layer."""
+    fits = {
+        layer.name: [names is None or len(names) == size for _, names, size in _sides(layer, tokens, target_tokens)]
+        for layer in layers
+    }
+    fitting = [name for name, sides in fits.items() if all(sides)]
+    for layer in layers:
+        for argument, names, size in _sides(layer, tokens, target_tokens):
+            if names is None or len(names) == size:
+                continue
+            hint = ""
+            if len(names) == size + 1 and not fitting:
+                hint = "; leave out the last one, which a generation wrote but did not read"
+            elif argument == "tokens" and layer.kind == "cross":
+                hint = "; pass target_tokens= for those of the decoder"
+            elif fitting:
+                part = _common_part(fitting, [name for name in fits if name not in fitting])
+                hint = f"; to name only the layers with {len(names)}, pass layers={part}"
+            raise InvalidArgument(f"{argument}: expected {size} tokens for {layer.name}, got {len(names)}{hint}")
+
+
+def _common_part(names: Sequence[str], others: Sequence[str]) -> str:
+    """What to pass as ``layers=`` for some layers and not for others: the part of the model that only they are in."""
+    parts = names[0].split(".")
+    for count in range(1, len(parts) + 1):
+        part = ".".join(parts[:count])
+        if all(_is_within(name, part) for name in names) and not any(_is_within(name, part) for name in others):
+            return repr([part])
+    return "[...]"
+
+
 def _select(layer: Layer, index: int, tokens: Sequence[str] | None, target_tokens: Sequence[str] | None) -> Layer:
     """One sequence of a layer, detached, with the names of its tokens."""
-    is_target = target_tokens is not None and layer.kind != "encoder"
-    of_queries = ("target_tokens", target_tokens) if is_target else ("tokens", tokens)
-    of_keys = ("tokens", tokens) if layer.kind == "cross" else of_queries
     weights = layer.weights.detach()
     before = (layer._query_tokens, layer._key_tokens)
     query_tokens, key_tokens = (
-        _name_axis(layer.name, layer.kind, *names, known, size)
-        for names, known, size in zip((of_queries, of_keys), before, weights.shape[2:], strict=True)
+        known if names is None else tuple(names)
+        for (_, names, _), known in zip(_sides(layer, tokens, target_tokens), before, strict=True)
     )
     part = slice(index, index + 1)
     value = layer.value
@@ -169,20 +251,8 @@ def _select(layer: Layer, index: int, tokens: Sequence[str] | None, target_token
         key_tokens=key_tokens,
         measured=map_tensors(dict(layer.measured), lambda tensor: tensor[part].detach()),
         value=None if value is None else value[part].detach(),
+        has_own_batch=False,
     )
-
-
-def _name_axis(
-    layer: str, kind: str, argument: str, names: Sequence[str] | None, known: Sequence[str] | None, size: int
-) -> Sequence[str] | None:
-    if names is None:
-        return known
-    if len(names) != size:
-        hint = "; pass target_tokens= for those of the decoder" if argument == "tokens" and kind == "cross" else ""
-        if len(names) == size + 1:
-            hint = "; leave out the last one, which a generation wrote but did not read"
-        raise InvalidArgument(f"{argument}: expected {size} tokens for {layer}, got {len(names)}{hint}")
-    return tuple(names)
 
 
 def _as_names(argument: str, tokens: Any) -> tuple[str, ...] | None:

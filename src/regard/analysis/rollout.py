@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.analysis.layer import Layer, check_head_indices
+from regard.analysis.padding import valid_queries
 from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidType, require
 from regard.ops import WeightMatrix
@@ -42,8 +43,8 @@ def rollout(
         residual_weight: The share r of the residual connection, from 0 to below 1.
 
     Returns:
-        (batch, queries, tokens), with gradients. Every row sums to 1; with r = 0, to 0 where it leads to rows without
-        keys.
+        (batch, queries, tokens), with gradients. Every row sums to 1, or to 0 if its token is padding; with r = 0, to 0
+        where it leads to rows without keys.
 
     Raises:
         InvalidType: If the layers are neither `Layer`s nor weight matrices.
@@ -67,7 +68,7 @@ def rollout(
     result = torch.eye(tokens, dtype=matrices[0].dtype, device=matrices[0].device)[rows].expand(batch, -1, -1)
     for weights, fusion in zip(reversed(matrices), reversed(fusions), strict=True):
         result = _propagate(weights, result, fusion, residual_weight)
-    return result
+    return result * valid_queries(matrices[0], is_self=True)[:, rows, None]
 
 
 def _propagate(weights: WeightMatrix, rows: Tensor, head_fusion: HeadFusion, residual_weight: float) -> Tensor:
@@ -106,7 +107,7 @@ def flow(
 
     Returns:
         (batch, queries, tokens): the flow from a token of the last layer to each token of the input, each by itself, so
-        rows do not sum to 1. It has no gradients.
+        rows do not sum to 1. 0 if either token is padding. It has no gradients.
 
     Raises:
         InvalidType: If the layers are neither `Layer`s nor weight matrices.
@@ -135,6 +136,7 @@ def flow(
         )
     networkx = require("networkx", extra="graph", needed_by="flow")
     result = torch.zeros(batch, len(rows), tokens, dtype=matrices[0].dtype)
+    valid = valid_queries(matrices[0], is_self=True).tolist()
     residual = residual_weight * torch.eye(tokens, dtype=torch.float64)
     capacities = [  # (batch, tokens, tokens) each
         residual + (1 - residual_weight) * weights.detach().dense().mean(1).cpu().double() for weights in matrices
@@ -146,6 +148,8 @@ def flow(
             for i, j in capacity[sequence].nonzero().tolist():
                 graph.add_edge((depth + 1, i), (depth, j), capacity=float(capacity[sequence, i, j]))
         for row, query in enumerate(rows):
+            if not valid[sequence][query]:
+                continue
             for key in range(tokens):
                 ends = (len(layers), query), (0, key)
                 if networkx.has_path(graph, *ends):

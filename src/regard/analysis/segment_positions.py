@@ -12,6 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from regard.analysis.layer import Layer
+from regard.analysis.padding import valid_rows_and_columns
 from regard.checks import Checks
 from regard.errors import InvalidArgument
 from regard.text.chat import chat_turns
@@ -35,6 +36,7 @@ class LayerSegments:
         layer: The layer.
         queries: (queries,) The rows that count.
         keys: The keys of each segment, by its name.
+        num_keys: The number of keys that are not padding.
         num_recent: If not 0, ``recent`` has this many keys, up to each query, that no other segment but ``first`` has,
             and ``middle`` has what remains.
     """
@@ -42,6 +44,7 @@ class LayerSegments:
     layer: Layer
     queries: Int[Tensor, " queries"]
     keys: dict[str, list[int]]
+    num_keys: int
     num_recent: int = 0
 
 
@@ -80,8 +83,9 @@ def _turns(layer: Layer) -> dict[str, list[int]]:
     """The turns of a chat without the first token, which many heads use as a sink."""
     if layer.kind == "cross":
         return {}
-    first = _valid_keys(layer)[0]
-    return {name: [key for key in turn if key != first] for name, turn in chat_turns(layer.key_tokens).items()}
+    others = {*valid_rows_and_columns(layer)[1][1:]}
+    turns = chat_turns(layer.key_tokens).items()
+    return {name: kept for name, turn in turns if (kept := [key for key in turn if key in others])}
 
 
 def _check_arguments(checks: Checks, segments: Any, queries: Any) -> None:
@@ -132,20 +136,11 @@ def _positions(value: Positions, tokens: Sequence[str]) -> list[int]:
     return sorted(positions) if all(0 <= position < count for position in positions) else []
 
 
-def _valid_keys(layer: Layer) -> list[int]:
-    """The keys that are not known to be padding."""
-    valid, (_, _, queries, keys) = layer.weights.valid_queries, layer.weights.shape
-    if valid is None or layer.kind == "cross" or queries != keys:
-        return list(range(keys))
-    return valid[0].nonzero().flatten().tolist()
-
-
 def _rows(layer: Layer, queries: Positions | None, named: Mapping[str, Positions]) -> Int[Tensor, " queries"]:
     """The rows of some queries, or of the tokens of a segment; those that are padding are left out."""
-    valid, count = layer.weights.valid_queries, layer.weights.shape[2]
-    is_valid = torch.ones(count, dtype=torch.bool) if valid is None else valid[0].cpu()
+    valid, count = torch.tensor(valid_rows_and_columns(layer)[0], dtype=torch.int64), layer.weights.shape[2]
     if queries is None:
-        return is_valid.nonzero().flatten()
+        return valid
     is_name, offset = isinstance(queries, str) and queries in named, 0
     value = named[queries] if isinstance(queries, str) and is_name else queries
     tokens: Sequence[str] = layer.query_tokens
@@ -155,27 +150,33 @@ def _rows(layer: Layer, queries: Positions | None, named: Mapping[str, Positions
         offset = 0 if layer.kind == "cross" else layer.weights.request.offset
         tokens = [""] * (offset + count)
     rows = torch.tensor(_positions(value, tokens), dtype=torch.int64) - offset
-    rows = rows[rows >= 0]
-    return rows[is_valid[rows]]
+    return rows[torch.isin(rows, valid)]
 
 
 def _by_position(layer: Layer, rows: Tensor) -> LayerSegments:
     """First token, beginning, middle, and the end of the text or, in a decoder, what is recent for each query."""
-    first, *others = _valid_keys(layer)
+    valid = valid_rows_and_columns(layer)[1]
+    if not valid:
+        return LayerSegments(layer, rows, {}, 0)
+    first, *others = valid
     edge = min(MAX_EDGE, -(-(1 + len(others)) // 10))
     if layer.kind == "decoder":
-        return LayerSegments(layer, rows, {"first": [first], "beginning": others[:edge]}, edge)
+        keys = {"first": [first], "beginning": others[:edge]}
+        return LayerSegments(layer, rows, keys, 1 + len(others), edge)
     end = others[-edge:]
     beginning = others[: min(edge, len(others) - len(end))]
     middle = others[len(beginning) : len(others) - len(end)]
-    return LayerSegments(layer, rows, {"first": [first], "beginning": beginning, "middle": middle, "end": end})
+    keys = {"first": [first], "beginning": beginning, "middle": middle, "end": end}
+    return LayerSegments(layer, rows, keys, 1 + len(others))
 
 
 def _by_name(layer: Layer, rows: Tensor, named: Mapping[str, Positions]) -> LayerSegments:
     """Segments of a user or of a chat; in self-attention the first token is one, too, as far as no other has it."""
-    keys = {name: positions for name, value in named.items() if (positions := _positions(value, layer.key_tokens))}
+    valid = valid_rows_and_columns(layer)[1]
+    keys = {name: _positions(value, layer.key_tokens) for name, value in named.items()}
+    keys = {name: kept for name, positions in keys.items() if (kept := sorted({*positions} & {*valid}))}
     if not keys:
-        return LayerSegments(layer, rows, {})
+        return LayerSegments(layer, rows, {}, len(valid))
     with Checks() as checks:
         for (name, positions), (other, others) in combinations(keys.items(), 2):
             if common := sorted({*positions} & {*others}):
@@ -184,10 +185,9 @@ def _by_name(layer: Layer, rows: Tensor, named: Mapping[str, Positions]) -> Laye
                     f"segments: expected segments without common tokens, got {name!r} and {other!r}, which both have "
                     f"token {common[0]}, {token!r}, of {layer.name}"
                 )
-    valid = _valid_keys(layer)
     used = {position for positions in keys.values() for position in positions}
     if layer.kind != "cross" and "first" not in keys and valid[0] not in used:
         keys = {"first": valid[:1], **keys}
         used.add(valid[0])
     rest = [position for position in valid if position not in used]
-    return LayerSegments(layer, rows, keys | ({"rest": rest} if rest else {}))
+    return LayerSegments(layer, rows, keys | ({"rest": rest} if rest else {}), len(valid))

@@ -158,4 +158,4 @@ def segment_sizes(resolved: LayerSegments) -> dict[str, int]:
     if not resolved.num_recent:
         return counts
     others = sum(counts.values()) + resolved.num_recent
-    return counts | {"middle": max(0, resolved.layer.weights.shape[3] - others), "recent": resolved.num_recent}
+    return counts | {"middle": max(0, resolved.num_keys - others), "recent": resolved.num_recent}

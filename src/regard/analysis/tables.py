@@ -8,10 +8,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from regard.analysis.head_scores import Columns
 from regard.analysis.layer import require_one_sequence
+from regard.analysis.padding import valid_rows_and_columns
 from regard.analysis.recording import Recording
 from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidType, require
@@ -25,7 +27,7 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def edge_table(recording: Recording, k: int = 8, *, by: Literal["query", "key"] = "query") -> Columns:
-    """The k strongest keys of each query of every head, or the k strongest queries of each key.
+    """The k strongest keys of each query of every head, or the k strongest queries of each key. Padding is left out.
 
     Args:
         recording: A recording of one sequence.
@@ -57,13 +59,15 @@ def edge_table(recording: Recording, k: int = 8, *, by: Literal["query", "key"] 
     names = ("layer", "kind", "head", "query", "key", "query_token", "key_token", "weight")
     columns: Columns = {name: [] for name in names}
     for layer in recording.layers:
-        weights = layer.weights.detach()
+        of_rows = torch.tensor(valid_rows_and_columns(layer)[0])
+        weights = layer.weights.detach().at(queries=of_rows)
         matrix = weights if by == "query" else weights.mT
         top = matrix.topk(min(k, matrix.shape[3]))
         query_tokens, key_tokens = layer.query_tokens, layer.key_tokens
         for head, values, indices in zip(layer.head_indices, top.values[0], top.indices[0], strict=True):
             rows, places = (indices >= 0).nonzero(as_tuple=True)  # −1 where a row has fewer than k
             queries, keys = (rows, indices[rows, places]) if by == "query" else (indices[rows, places], rows)
+            queries = of_rows[queries.cpu()]
             columns["layer"] += [layer.name] * len(rows)
             columns["kind"] += [layer.kind] * len(rows)
             columns["head"] += [head] * len(rows)
@@ -76,7 +80,9 @@ def edge_table(recording: Recording, k: int = 8, *, by: Literal["query", "key"] 
 
 
 def row_table(recording: Recording, measure: MeasureLike = ("entropy", "max", "mean_distance")) -> Columns:
-    """Measures of each query of every head.
+    """Measures of each query of every head; those that are padding are left out.
+
+    Distances are between positions in the matrix, so those of cross-attention depend on padding.
 
     Args:
         recording: A recording of one sequence.
@@ -97,13 +103,13 @@ def row_table(recording: Recording, measure: MeasureLike = ("entropy", "max", "m
             checks.that(each.axis == "queries", f"measure: '{name}' is not of queries; use layer.weights.measure")
     columns: Columns = {name: [] for name in ("layer", "kind", "head", "query", "token")}
     for layer in recording.layers:
-        _, heads, queries, _ = layer.weights.shape
-        columns["layer"] += [layer.name] * heads * queries
-        columns["kind"] += [layer.kind] * heads * queries
-        columns["head"] += [head for head in layer.head_indices for _ in range(queries)]
-        columns["query"] += [*range(queries)] * heads
-        columns["token"] += [*layer.query_tokens] * heads
-        for name, result in layer.weights.detach().measure(measures).items():
+        rows, heads, tokens = valid_rows_and_columns(layer)[0], layer.weights.shape[1], layer.query_tokens
+        columns["layer"] += [layer.name] * heads * len(rows)
+        columns["kind"] += [layer.kind] * heads * len(rows)
+        columns["head"] += [head for head in layer.head_indices for _ in rows]
+        columns["query"] += rows * heads
+        columns["token"] += [tokens[row] for row in rows] * heads
+        for name, result in layer.weights.detach().at(queries=rows).measure(measures).items():
             for part, tensor in _named_tensors(name, result).items():
                 for column, values in _flatten_columns(part, tensor[0]).items():
                     columns.setdefault(column, []).extend(values)

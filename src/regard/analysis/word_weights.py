@@ -11,6 +11,7 @@ from torch import Tensor
 
 from regard.analysis.head_scores import Columns
 from regard.analysis.layer import Layer, require_one_sequence
+from regard.analysis.padding import valid_rows_and_columns
 from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument, did_you_mean
 from regard.ops.measures import GroupPool
@@ -91,6 +92,7 @@ def word_weights(recording: Recording, layer: str | None = None, *, merge: bool 
     """Average the attention weights of a recording over heads, and merge subwords into words.
 
     The weight of a word is the sum over its subwords as keys, and the mean over its subwords as queries.
+    Padding is left out.
 
     Args:
         recording: A recording of one sequence with at least one layer.
@@ -114,7 +116,11 @@ def word_weights(recording: Recording, layer: str | None = None, *, merge: bool 
     layers = _select_layers(recording, layer)
     require_one_sequence(layers)
     group = group_into_words if merge else _tokens_as_words
-    rows, columns = group(layers[0].query_tokens), group(layers[0].key_tokens)
+    axes = zip((layers[0].query_tokens, layers[0].key_tokens), valid_rows_and_columns(layers[0]), strict=True)
+    rows, columns = (
+        [(word, [valid[index] for index in indices]) for word, indices in group([tokens[each] for each in valid])]
+        for tokens, valid in axes
+    )
     total = torch.zeros(len(rows), len(columns), dtype=torch.float64)
     for one in layers:
         sides = zip((rows, columns), one.weights.shape[2:], strict=True)

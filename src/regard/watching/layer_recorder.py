@@ -60,18 +60,21 @@ class LayerRecorder:
         self._next_position = self._num_keys = self._first_kv_offset = self._extra = 0
         self._last_key: Sequence[Any] | None = None
         self._pending = PendingSteps()
+        self.batch_size = 0
+        self.has_own_batch = False
+        """Whether the entries of the batch are not the sequences that the model read."""
 
     @property
     def layer(self) -> Layer:
         """The layer as users see it. Weights and measures are computed when they are read."""
-        has_value = bool(self._calls) and self._calls[0].value is not None
         return Layer(
             self.name,
             self.kind,
             self._get_weights,
             measured=self._get_measured,
-            value=self._get_value if has_value else None,
+            value=self._get_value,
             head_indices=self._head_indices,
+            has_own_batch=lambda: self.has_own_batch,
         )
 
     @property
@@ -96,11 +99,6 @@ class LayerRecorder:
         return [*(tensor for call in calls for tensor in call.tensors), *tensors_in(self._results)]
 
     @property
-    def batch_size(self) -> int:
-        """The number of sequences."""
-        return len(self._calls[0].query)
-
-    @property
     def num_calls(self) -> int:
         """The number of calls: of steps, in a generation."""
         return len(self._calls)
@@ -118,7 +116,7 @@ class LayerRecorder:
         Raises:
             InvalidArgument: If a measure of whole matrices would need all calls at once, or a limit is exceeded.
         """
-        weights = call.weights
+        weights, self.batch_size = call.weights, len(call.query)
         if not self._num_keys:  # a window may have dropped keys before the watch began
             self._first_kv_offset, self._extra = call.kv_offset, call.extra
         if continuation == "new_tokens":
@@ -235,15 +233,14 @@ class LayerRecorder:
     def _get_weights(self) -> WeightMatrix:
         return self._concatenate().weights
 
-    def _get_value(self) -> Tensor:
-        value = self._concatenate().value
-        assert value is not None
-        return value
+    def _get_value(self) -> Tensor | None:
+        has_value = bool(self._calls) and self._calls[0].value is not None
+        return self._concatenate().value if has_value else None
 
     def _get_measured(self) -> Mapping[str, Any]:
         self._check_order()
         self.flush()
-        return Measurements(self._results)
+        return self._results
 
     def _concatenate(self) -> AttentionCall:
         """All calls as one."""
@@ -353,14 +350,6 @@ class PendingSteps:
 def _can_defer(call: AttentionCall) -> bool:
     """Whether a call may be measured later: nothing needs a gradient, and its mask can be concatenated."""
     return not torch.is_grad_enabled() and isinstance(call.request.mask, (Spans, type(None)))
-
-
-class Measurements(dict[str, Any]):
-    """Results of measures by name."""
-
-    def __missing__(self, name: str) -> Any:
-        known = f"measured are {', '.join(self)}" if self else "nothing was measured"
-        raise InvalidArgument(f"measured: unknown name {name!r}; {known}; watch with measure=[{name!r}]")
 
 
 def _fingerprint(key: Tensor) -> Sequence[Any]:

@@ -23,6 +23,7 @@ from regard.watching.interventions import Interventions
 from regard.watching.layer_recorder import LayerRecorder
 from regard.watching.module_inspection import (
     attention_kind,
+    batch_sizes,
     computes_own_softmax,
     is_of_transformers,
     may_attend,
@@ -332,6 +333,8 @@ class Listener:
         try:
             if output is not None:  # it is None if forward raised
                 self._record_output(module, args, kwargs, output)
+                if len(self._module_stack) == 1:
+                    self._compare_batches(module, args, kwargs, output)
         finally:
             self._module_stack.pop()
             self._num_calls_at_entry.pop()
@@ -349,6 +352,13 @@ class Listener:
             self._not_recorded[name] = module
         if self._num_calls == self._num_calls_at_entry[-1] and computes_own_softmax(type(module)):
             raise InvalidArgument(f"{label(name, module)}: {OWN_CODE}{remedy(self.model, type(module), kwargs)}")
+
+    def _compare_batches(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """Notice layers whose batch is not that of the model's inputs: windows of an image, or several images."""
+        sizes = batch_sizes(module, args, kwargs, output)
+        for key in self._recorded_this_forward:
+            recorder = self._recordings[-1][key]
+            recorder.has_own_batch = bool(sizes) and recorder.batch_size not in sizes | {1}
 
     def _why_nothing(self) -> str:
         """Why nothing was recorded, as far as can be known."""

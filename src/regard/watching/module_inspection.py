@@ -6,11 +6,12 @@ import dis
 import inspect
 import re
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from types import CodeType
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from regard.analysis.layer import AttentionKind
 
@@ -147,6 +148,33 @@ def uses_only_attention_interface(classes: Collection[type[nn.Module]]) -> bool:
         or (issubclass(cls, PreTrainedModel) and not cls._can_set_attn_implementation())
         for cls in classes
     )
+
+
+def batch_sizes(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> set[int]:
+    """The possible numbers of sequences of a call of a model; none where that is not known.
+
+    A model of transformers has as many as the first axis of its output. Of others, the batch is the first axis of the
+    first input or output, or the second axis of an input (tokens, batch) or (tokens, batch, width).
+    """
+    outputs, inputs = (_first_tensor(values) for values in (_values(output), (*args, *kwargs.values())))
+    if is_of_transformers(model):
+        return set() if outputs is None else {outputs.shape[0]}
+    if inputs is None:
+        return set()
+    sizes = {inputs.shape[0], *inputs.shape[1 : 2 if inputs.ndim < 4 else 1]}
+    return sizes if outputs is None else sizes | {outputs.shape[0]}
+
+
+def _values(output: Any) -> Iterable[Any]:
+    """The parts of a model's output."""
+    if isinstance(output, Mapping):
+        return output.values()
+    return output if isinstance(output, (tuple, list)) else (output,)
+
+
+def _first_tensor(values: Iterable[Any]) -> Tensor | None:
+    """The first tensor with a batch and another axis."""
+    return next((value for value in values if isinstance(value, Tensor) and value.ndim > 1), None)
 
 
 def is_of_transformers(model: nn.Module) -> bool:

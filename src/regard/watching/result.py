@@ -33,6 +33,7 @@ class WatchResult:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self._recordings: list[Recorders] = []
+        self._built: dict[int, Recording] = {}  # by the id of the recorders
 
     @property
     def recordings(self) -> tuple[Recording, ...]:
@@ -131,9 +132,16 @@ class WatchResult:
             beams = batch // recorder.batch_size  # an encoder reads each text once
             rows = torch.where(beam_indices < 0, beam_indices, beam_indices // beams).to(recorder.device)
             selected[key] = recorder.select_beams(rows)
-        return self._as_recording(selected)
+        return self._build(selected)
 
     def _as_recording(self, forward_pass: Recorders) -> Recording:
+        """The recording of a forward pass: the same one at each read, until it has more layers."""
+        built = self._built.get(id(forward_pass))
+        if built is None or len(built.layers) != len(forward_pass):
+            built = self._built[id(forward_pass)] = self._build(forward_pass)
+        return built
+
+    def _build(self, forward_pass: Recorders) -> Recording:
         name = type(self.model).__name__
         layers = LayerList((recorder.layer for recorder in forward_pass.values()), name)
         return Recording("", name, layers)
