@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import regard
+from helpers import transformers_models
 from regard.analysis import HEAD_SCORES, Layer, Recording, as_score_tensors, head_scores, rank_heads
 from regard.analysis.head_scores import HeadScoreAccumulator
 from regard.errors import InvalidArgument, InvalidType
@@ -128,17 +129,30 @@ def test_recordings_of_different_models_are_refused():
         head_scores([one, other])
 
 
-class Tokenizer:
-    all_special_tokens, all_special_ids = ("[X]",), (7,)
-
-
-def test_scores_as_tensors_and_separators_of_a_tokenizer():
-    texts = [recording("a [X] b", heads=2), recording("c [X] d", heads=2, seed=1)]
-    scores = head_scores(texts, tokenizer=Tokenizer())
+def test_scores_as_tensors():
+    scores = head_scores([recording("a [SEP] b", heads=2), recording("c [SEP] d", heads=2, seed=1)])
     tensors = as_score_tensors(scores)
     assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == dict.fromkeys(HEAD_SCORES, (1, 2))
     for name, tensor in tensors.items():
         assert tensor.flatten().tolist() == pytest.approx(scores[name], nan_ok=True)
-    by_id = head_scores(texts, tokens=[[3, 7, 4]], tokenizer=Tokenizer())
-    assert by_id["separator"] == pytest.approx(scores["separator"])
-    assert math.isnan(head_scores(texts, tokens=[[3, 7, 4]])["separator"][0])
+
+
+def test_separators_of_a_tokenizer_end_or_separate_texts():
+    bert = transformers_models.tokenizer()
+    words = ["[CLS]", "the", "cat", "[SEP]", "a", "dog", "[SEP]"]
+    text, ids = recording(" ".join(words)), [bert.convert_tokens_to_ids(words)]
+    expected = text.layers[0].weights.dense()[0, ..., [3, 6]].sum(-1).mean(1).tolist()
+    named, by_id = head_scores(text, tokenizer=bert), head_scores(text, tokens=ids, tokenizer=bert)
+    for scores in (head_scores(text), named, by_id, head_scores(text, tokens=ids, separator_tokens=[2])):
+        assert scores["separator"] == pytest.approx(expected, abs=1e-6)
+    assert math.isnan(head_scores(text, tokens=ids)["separator"][0])
+    with pytest.raises(InvalidType, match="separator_tokens: expected a list of tokens, got 3"):
+        head_scores(text, tokenizer=bert, separator_tokens=3)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_separator_of_a_tokenizer_has_any_name():
+    own = transformers_models.tokenizer()
+    own.sep_token = "dog"
+    text = recording("the cat dog a")
+    expected = text.layers[0].weights.dense()[0, ..., 2].mean(1).tolist()
+    assert head_scores(text, tokenizer=own)["separator"] == pytest.approx(expected, abs=1e-6)

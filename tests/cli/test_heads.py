@@ -8,10 +8,12 @@ import pytest
 import transformers as hf
 from PIL import Image
 
+from helpers import transformers_models
 from helpers.char_model import trained_writer
 from helpers.model_zoo.families import IMAGE
-from regard.analysis.head_scores import HEAD_SCORES
+from regard.analysis.head_scores import HEAD_SCORES, head_scores
 from regard.models import save_model
+from regard.watching import TransformersModel
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +47,23 @@ def test_an_image_has_heads_too(regard, tmp_path):
     shown = {line.split()[0] for line in done.out.splitlines()[1:]}
     assert {"first_token", "previous_token", "entropy"} <= shown
     assert not {"induction", "duplicate_token"} & shown  # of words
+
+
+def test_separators_are_those_of_the_library(regard, tmp_path):
+    transformers_models.bert(hf.BertModel).save_pretrained(tmp_path / "bert")
+    tokenizer = transformers_models.tokenizer()
+    tokenizer.save_pretrained(tmp_path / "bert")
+    done = regard("heads", "the cat sat", "--model", tmp_path / "bert", "-o", tmp_path / "heads.csv")
+    assert done.code == 0, done.err
+    with (tmp_path / "heads.csv").open(newline="", encoding="utf-8") as file:
+        found = [float(row["separator"]) for row in csv.DictReader(file)]
+    recording = TransformersModel.load(tmp_path / "bert").record("the cat sat")
+    assert recording.layers[0].key_tokens == ("[CLS]", "▁the", "▁cat", "▁sat", "[SEP]")
+    expected = [weight for layer in recording.layers for weight in layer.weights.dense()[0, ..., 4].mean(1).tolist()]
+    assert found == pytest.approx(expected, abs=1e-5)
+    for tokens in (None, tokenizer("the cat sat")["input_ids"]):
+        scores = head_scores(recording, tokens=tokens, tokenizer=tokenizer)
+        assert scores["separator"] == pytest.approx(expected, abs=1e-5)
 
 
 def test_texts_of_a_file_and_a_table(regard, writer, tmp_path):

@@ -78,8 +78,10 @@ def head_scores(
         tokens: (batch, tokens) Token ids or words of all recordings. Default: the tokens of their layers, if they are
             named; else ``separator``, ``duplicate_token`` and ``induction`` are NaN.
         target_tokens: The same for the decoder, in a model with encoder and decoder.
-        separator_tokens: The tokens that end or separate texts, as they occur in `tokens`.
-        tokenizer: Of transformers; its special tokens are separators, too, also where `tokens` are ids.
+        separator_tokens: The tokens that end or separate texts, as they occur in `tokens`: words, or ids. Of ids alone
+            none is known to be one, so ``separator`` is then NaN.
+        tokenizer: Of transformers. Its separator and its end of text (`sep_token`, `eos_token`) are separators, too,
+            and so are the ids of all separators. Its other special tokens, such as ``[CLS]``, are not.
         repeated_tokens: A recording of repeated random tokens, as pipelines' `record_repeated_tokens` makes it, from
             which ``duplicate_token`` and ``induction`` are computed. Default: from `recordings`.
 
@@ -105,10 +107,11 @@ def head_scores(
         >>> list(scores)[:5], len(scores["head"])
         (['layer', 'kind', 'head', 'previous_token', 'next_token'], 80)
     """
+    _check_separators(separator_tokens)
     if tokenizer is not None:
         if not hasattr(tokenizer, "all_special_ids"):
             raise InvalidType(f"tokenizer: expected one of transformers, got {type(tokenizer).__name__}")
-        separator_tokens = {*separator_tokens, *tokenizer.all_special_tokens, *tokenizer.all_special_ids}
+        separator_tokens = _with_separators_of(tokenizer, separator_tokens)
     sums = HeadScoreAccumulator(separator_tokens)
     of_encoder, of_decoder = _as_token_lists("tokens", tokens), _as_token_lists("target_tokens", target_tokens)
     models = set()
@@ -136,6 +139,19 @@ def head_scores(
             heads = zip(scores["layer"], scores["head"], strict=True)
             scores[name] = [repeated[name][rows[head]] if head in rows else math.nan for head in heads]
     return scores
+
+
+def _check_separators(separator_tokens: Any) -> None:
+    if isinstance(separator_tokens, str) or not isinstance(separator_tokens, Collection):
+        raise InvalidType(f"separator_tokens: expected a list of tokens, got {separator_tokens!r:.80}")
+
+
+def _with_separators_of(tokenizer: Any, separator_tokens: Collection[Hashable]) -> set[Hashable]:
+    """Separators and those of a tokenizer, as words and as ids."""
+    own = (getattr(tokenizer, name, None) for name in ("sep_token", "eos_token"))
+    tokens = {*separator_tokens, *(token for token in own if token is not None)}
+    vocabulary = tokenizer.get_vocab()
+    return tokens | {vocabulary[token] for token in tokens if isinstance(token, str) and token in vocabulary}
 
 
 def rank_heads(scores: Columns, by: str) -> list[int]:
@@ -209,8 +225,7 @@ class HeadScoreAccumulator:
     """
 
     def __init__(self, separator_tokens: Collection[Hashable] = SEPARATOR_TOKENS) -> None:
-        if isinstance(separator_tokens, str) or not isinstance(separator_tokens, Collection):
-            raise InvalidType(f"separator_tokens: expected a list of tokens, got {separator_tokens!r:.80}")
+        _check_separators(separator_tokens)
         self.separator_tokens = separator_tokens
         self._sums: dict[tuple[str, AttentionKind, tuple[int, ...]], dict[str, tuple[Tensor, int]]] = {}
 

@@ -98,7 +98,8 @@ def heads(
         if not reads_images:
             note_file_name(text)
         repeated = None if reads_images or isinstance(loaded, Translator) else loaded.record_repeated_tokens()
-        scores = head_scores(_recordings(loaded, inputs), repeated_tokens=repeated)
+        tokenizer = loaded.tokenizer if isinstance(loaded, TransformersModel) else None
+        scores = head_scores(_recordings(loaded, inputs), tokenizer=tokenizer, repeated_tokens=repeated)
     if output is not None:
         _write(scores, output)
     table = _strongest_heads(scores) if sort_by is None else _all_heads(scores, sort_by)
