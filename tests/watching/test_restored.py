@@ -135,7 +135,7 @@ def test_a_watch_that_cannot_begin_leaves_nothing(monkeypatch):
         raise Stopped
 
     with monkeypatch.context() as patch:
-        patch.setattr("regard.watching.transformers_attention.install", fail)
+        patch.setattr("regard.watching.transformers_attention.wrap_interfaces", fail)
         with pytest.raises(Stopped), regard.watch(model):
             pass
     assert state(model) == before

@@ -6,12 +6,13 @@ from regard.watching.callbacks import lightning_callback, trainer_callback
 from regard.watching.intervention_effect import InterventionEffect, intervention_effect
 from regard.watching.result import WatchResult
 from regard.watching.transformers_model import TransformersModel
-from regard.watching.watch import watch
+from regard.watching.watch import end_all, watch
 
 __all__ = [
     "InterventionEffect",
     "TransformersModel",
     "WatchResult",
+    "end_all",
     "intervention_effect",
     "lightning_callback",
     "trainer_callback",

@@ -128,7 +128,7 @@ def stop_stale_watch(model: nn.Module) -> None:
     """End the watch of a trainer that failed."""
     listener = listener_for(model)
     if listener is not None and listener.preemptible:
-        listener.__exit__(InterruptedError)
+        listener.end()
 
 
 def stop_watch(listener: Listener) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
 
@@ -14,19 +14,19 @@ from torch import Tensor, nn
 from regard.analysis.layer import AttentionKind
 from regard.checks import warn
 from regard.errors import InvalidArgument, raise_problems
-from regard.nn import AdditiveAttention, GraphAttention, MultiHeadAttention, SelfAttention, SelfAttention2d
 from regard.ops import AttentionOutput, WeightMatrix
 from regard.ops.measures import Measure
-from regard.watching import registry
+from regard.watching.block import WatchBlock
 from regard.watching.call import AttentionCall, CallIdentity, Continuation
 from regard.watching.interventions import Interventions
 from regard.watching.layer_recorder import LayerRecorder
 from regard.watching.module_inspection import (
+    REGARD_LAYERS,
+    around_attention,
     attention_kind,
     batch_sizes,
     computes_own_softmax,
     is_of_transformers,
-    may_attend,
     uses_only_attention_interface,
 )
 from regard.watching.refusals import OWN_CODE, label, remedy, why_no_attention
@@ -35,11 +35,8 @@ from regard.watching.retention import Retention
 from regard.watching.torch_attention import SdpaInterceptor, check_inputs
 from regard.watching.transformers_masks import MaskRegistry
 
-REGARD_LAYERS = (MultiHeadAttention, SelfAttention, AdditiveAttention, GraphAttention, SelfAttention2d)
-"""The layers of this library, whose output has the weights."""
 
-
-class Listener:
+class Listener(WatchBlock):
     """Records what a model attends to, as a context manager; see `watch`.
 
     Args:
@@ -52,9 +49,6 @@ class Listener:
         joins_steps: Whether calls of torch's attention that continue the keys of the last one are further rows of it.
     """
 
-    preemptible = False
-    """Whether another watch of the model ends this one instead of being refused."""
-
     def __init__(
         self,
         model: nn.Module,
@@ -65,30 +59,21 @@ class Listener:
         interventions: Interventions,
         joins_steps: bool = False,
     ) -> None:
-        self.model, self.interventions = model, interventions
+        super().__init__(model)
+        self.interventions = interventions
         self.masks = MaskRegistry()
-        self.module_names: Mapping[int, str] = {}  # by id; while the watch is open
         self._measures, self._retention = measures, retention
         self._layer_names, self._heads, self._joins_steps = layers, heads, joins_steps
         self._kinds: dict[int, AttentionKind] = {}
         self._sdpa_suspended = False
-        self._is_active, self._thread = False, get_ident()
+        self._thread = get_ident()
 
-    def __enter__(self) -> WatchResult:
+    def _open(self) -> None:
         modules = dict(self.model.named_modules())
-        for name, module in modules.items() if registry.active_listeners() else ():
-            other = registry.listener_for(module)
-            if other is not None and other.preemptible:
-                other.__exit__(InterruptedError)
-            elif other is not None:
-                place = other.module_names[id(module)]
-                where = f", as {place} of {type(other.model).__name__}" if place else ""
-                raise InvalidArgument(f"model: {label(name, module)} is being watched already{where}; end that watch")
         self.module_names = {id(module): name for name, module in modules.items()}
         self.config_ids = {id(vars(module)["config"]) for module in modules.values() if "config" in vars(module)}
         self.classes = set(map(type, modules.values()))
         only_interface = is_of_transformers(self.model) and uses_only_attention_interface(self.classes)
-        self._sdpa_mode = None if only_interface else SdpaInterceptor(self)
         self.result = WatchResult(self.model)
         self._recordings = self.result._recordings
         self.interventions.reset()
@@ -103,30 +88,13 @@ class Listener:
         self._multiplies_softmax: set[int] = set()
         self._not_recorded: dict[str, nn.Module] = {}
         self._ran_backward = False
-        with ExitStack() as stack:  # undone if it fails half way
-            stack.callback(registry.deactivate, self)
-            registry.activate(self)
-            # Hooks take time; where SDPA is intercepted, any module may call it.
-            hooked = modules if self._sdpa_mode is not None else _with_attention(modules)
-            for name in hooked:
-                module = modules[name]
-                if isinstance(module, torch.jit.ScriptModule):
-                    continue  # it takes no hooks
-                stack.callback(module.register_forward_pre_hook(self._before_forward).remove)
-                after = module.register_forward_hook(self._after_forward, with_kwargs=True, always_call=True)
-                stack.callback(after.remove)
-            self._stack, self._is_active = stack.pop_all(), True
-        return self.result
+        # Hooks take time; where SDPA is intercepted, any module may call it.
+        names = around_attention(modules) if only_interface else modules
+        mode = None if only_interface else SdpaInterceptor(self)
+        self._attach([modules[name] for name in names], mode)
 
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        self._stack.close()
-        self._is_active = False
-        if self._module_stack:  # Ctrl-C ended a forward pass, after which torch calls no hooks
-            self._module_stack.clear()
-            self._num_calls_at_entry.clear()
-            self._end_forward()
-        if kind is not None:
-            return
+    def _finish(self) -> None:
+        """Measure what was deferred, and say what was not recorded."""
         recorders = [recorder for each in self._recordings for recorder in each.values()]
         for recorder in recorders:
             recorder.flush()
@@ -151,11 +119,6 @@ class Listener:
                 f"{type(self.model).__name__} uses gradient checkpointing: run loss.backward() inside the with block, "
                 "or it fails with a CheckpointError"
             )
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        if self._is_active:  # the model's hooks hold it
-            raise InvalidArgument(f"{type(self.model).__name__} is being watched; copy or save it after the watch")
-        return super().__reduce_ex__(protocol)
 
     @property
     def current_module(self) -> nn.Module:
@@ -302,7 +265,7 @@ class Listener:
         keys = [key for key in self._recorded_this_forward if key[0] == name]
         return next((key for key in keys if self._recordings[-1][key].is_continued_by(call)), None)
 
-    def _before_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def before_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if self._module_stack and self._thread != get_ident():
             raise InvalidArgument(
                 f"{type(self.model).__name__} is being watched and runs in two threads at once; call it from one"
@@ -318,8 +281,7 @@ class Listener:
             self._continuation_decided = False
             if not _in_backward():
                 self._self_attention = None
-            if self._sdpa_mode is not None:
-                self._sdpa_mode.__enter__()
+            self._attached.enter_mode()
         self._module_stack.append(module)
         self._call_counts[id(module)] += 1
         self._modules_run.add(id(module))
@@ -327,7 +289,7 @@ class Listener:
         if isinstance(module, nn.MultiheadAttention):
             check_inputs(type(module).__name__, *args)
 
-    def _after_forward(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def after_forward(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if not self._module_stack or self._thread != get_ident():  # the watch ended meanwhile, or two threads
             return
         try:
@@ -370,11 +332,16 @@ class Listener:
             return f"{label(name, module)} {OWN_CODE}"
         return why_no_attention(self.model, self._modules_run)
 
+    def _abort_forward(self) -> None:
+        if self._module_stack:  # torch calls no hooks after Ctrl-C
+            self._module_stack.clear()
+            self._num_calls_at_entry.clear()
+            self._end_forward()
+
     def _end_forward(self) -> None:
         self.masks.on_forward_end()
         self._last_call = None
-        if self._sdpa_mode is not None:
-            self._sdpa_mode.__exit__(None, None, None)
+        self._attached.leave_mode()
 
     def _recorders_for(self, key: LayerKey, call: AttentionCall, kind: AttentionKind) -> Recorders:
         """The recorders of the forward pass or generation that a call belongs to.
@@ -403,16 +370,6 @@ class Listener:
                 recorder.flush()
             self._recordings.append({each: recorders.pop(each) for each in self._recorded_this_forward})
         return self._recordings[-1]
-
-
-def _with_attention(modules: Mapping[str, nn.Module]) -> set[str]:
-    """The names of a model and its children, of the modules that may attend, and of all modules around these."""
-    names = {name for name in modules if "." not in name}
-    for name, module in modules.items():
-        if isinstance(module, REGARD_LAYERS) or may_attend(type(module)):
-            parts = name.split(".")
-            names.update(".".join(parts[:length]) for length in range(1, len(parts) + 1))
-    return names
 
 
 def _in_backward() -> bool:

@@ -14,12 +14,16 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.analysis.layer import AttentionKind
+from regard.nn import AdditiveAttention, GraphAttention, MultiHeadAttention, SelfAttention, SelfAttention2d
 
 LIBRARY_MODULES = ("torch.", "transformers.modeling_utils", "transformers.generation")
 """Python modules whose classes do not belong to one model."""
 
 MATRIX_PRODUCTS = {"matmul", "bmm", "baddbmm", "einsum", "rmatmul"}
 """Functions that multiply matrices, as @ does."""
+
+REGARD_LAYERS = (MultiHeadAttention, SelfAttention, AdditiveAttention, GraphAttention, SelfAttention2d)
+"""The layers of this library, whose output has the weights."""
 
 ATTENTION_NAME = re.compile("attention|attn", re.IGNORECASE)
 CROSS_NAME = re.compile(r"cross_?att|encoder_?attn|enc_?dec_?att|encoder_decoder_?att", re.IGNORECASE)
@@ -69,6 +73,16 @@ def computes_own_softmax(cls: type[nn.Module]) -> bool:
 def may_attend(cls: type[nn.Module]) -> bool:
     """Whether a class calls transformers' attention interface or is named like attention."""
     return is_named_attention(cls) or "ALL_ATTENTION_FUNCTIONS" in _names_in_methods(cls)
+
+
+def around_attention(modules: Mapping[str, nn.Module]) -> set[str]:
+    """The names of a model and its children, of the modules that may attend, and of all modules around these."""
+    names = {name for name in modules if "." not in name}
+    for name, module in modules.items():
+        if isinstance(module, REGARD_LAYERS) or may_attend(type(module)):
+            parts = name.split(".")
+            names.update(".".join(parts[:length]) for length in range(1, len(parts) + 1))
+    return names
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -42,57 +43,61 @@ class SdpaInterceptor(TorchFunctionMode):
 
     def __init__(self, listener: Listener) -> None:
         super().__init__()
-        self.listener = listener
+        self._listener = ref(listener)  # which holds this one
         self._softmax_results = WeakTensorKeyDictionary()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        kwargs, listener = kwargs or {}, self._listener()
         result = func(*args, **kwargs)
+        if listener is None:
+            return result
         if isinstance(result, Tensor) and result.ndim > 2:
-            self._follow_softmax(getattr(func, "__name__", ""), args, result)
-        if not self.listener.intercepts_sdpa:
+            self._follow_softmax(listener, getattr(func, "__name__", ""), args, result)
+        if not listener.intercepts_sdpa:
             return result
         if func is scaled_dot_product_attention:
-            self._record_sdpa({"is_causal": False} | dict(zip(_SDPA_ARGS, args, strict=False)) | kwargs)
+            _record_sdpa(listener, {"is_causal": False} | dict(zip(_SDPA_ARGS, args, strict=False)) | kwargs)
         elif func is multi_head_attention_forward:
-            self._record_multi_head(args, kwargs)
+            _record_multi_head(listener, args, kwargs)
         return result
 
-    def _record_multi_head(self, args: Any, kwargs: Any) -> None:
-        bound = _MULTI_HEAD.bind(*args, **kwargs)
-        bound.apply_defaults()
-        arguments, module = bound.arguments, self.listener.current_module
-        if arguments["query"].shape[:-1] != arguments["key"].shape[:-1]:
-            self.listener.set_kind(module, "cross")
-        call, mask = _call_from_multihead_attention(arguments), arguments["attn_mask"]
-        self.listener.record_unchangeable(module, call, mask, separate_layers=True)
-
-    def _record_sdpa(self, arguments: dict[str, Any]) -> None:
-        listener, module = self.listener, self.listener.current_module
-        if listener.ignores(module):
-            return
-        check_inputs(type(module).__name__, arguments["query"], arguments["key"])
-        mask = arguments.get("attn_mask")
-        if isinstance(mask, CausalBias):
-            mask = _as_bool_mask(mask)
-        tensors = _broadcast(*(arguments[name] for name in _SDPA_ARGS[:3]), has_groups=arguments.get("enable_gqa"))
-        query, key, value, mask = _with_four_axes(*tensors, mask)
-        query, key, value = cast_as_autocast(query, key, value)
-        options = {"is_causal": arguments["is_causal"], "scaling": arguments.get("scale")}
-        kind = listener.attention_kind(module, bool(arguments["is_causal"]))
-        call = call_from_transformers(TORCH_SDPA, module, query, key, mask, options, kind, listener.masks)
-        call.value = value
-        listener.record_unchangeable(module, call, mask, separate_layers=True)
-
-    def _follow_softmax(self, name: str, args: Sequence[Any], result: Tensor) -> None:
+    def _follow_softmax(self, listener: Listener, name: str, args: Sequence[Any], result: Tensor) -> None:
         """Notice a matrix product with the result of a softmax: attention that is not recorded otherwise."""
         if name == "softmax":
             self._softmax_results[result] = True
         elif self._softmax_results and any(each in self._softmax_results for each in _tensors_in(args)):
             if name.strip("_") in MATRIX_PRODUCTS:
-                self.listener.note_softmax_product()
+                listener.note_softmax_product()
             elif result.shape == args[0].shape and name in SAME_ENTRIES:
                 self._softmax_results[result] = True
+
+
+def _record_multi_head(listener: Listener, args: Any, kwargs: Any) -> None:
+    bound = _MULTI_HEAD.bind(*args, **kwargs)
+    bound.apply_defaults()
+    arguments, module = bound.arguments, listener.current_module
+    if arguments["query"].shape[:-1] != arguments["key"].shape[:-1]:
+        listener.set_kind(module, "cross")
+    call, mask = _call_from_multihead_attention(arguments), arguments["attn_mask"]
+    listener.record_unchangeable(module, call, mask, separate_layers=True)
+
+
+def _record_sdpa(listener: Listener, arguments: dict[str, Any]) -> None:
+    module = listener.current_module
+    if listener.ignores(module):
+        return
+    check_inputs(type(module).__name__, arguments["query"], arguments["key"])
+    mask = arguments.get("attn_mask")
+    if isinstance(mask, CausalBias):
+        mask = _as_bool_mask(mask)
+    tensors = _broadcast(*(arguments[name] for name in _SDPA_ARGS[:3]), has_groups=arguments.get("enable_gqa"))
+    query, key, value, mask = _with_four_axes(*tensors, mask)
+    query, key, value = cast_as_autocast(query, key, value)
+    options = {"is_causal": arguments["is_causal"], "scaling": arguments.get("scale")}
+    kind = listener.attention_kind(module, bool(arguments["is_causal"]))
+    call = call_from_transformers(TORCH_SDPA, module, query, key, mask, options, kind, listener.masks)
+    call.value = value
+    listener.record_unchangeable(module, call, mask, separate_layers=True)
 
 
 def _as_bool_mask(bias: CausalBias) -> Tensor:

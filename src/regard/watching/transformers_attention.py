@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -39,17 +38,15 @@ SUPPORTED_ARGS = {"dropout", "scaling", "softcap", "s_aux", "position_bias", "is
 TORCH_SDPA = "torch's own"
 """The name of `torch.nn.functional.scaled_dot_product_attention`, called without transformers' interface."""
 
-Wrap = Callable[[str, Callable[..., Any]], Callable[..., Any]]
-
-_wrapped: set[int] = set()
-"""The ids of the interfaces that are wrapped."""
+ORIGINAL = "_regard_original"
+"""The attribute of a wrapper that holds the function that it wraps."""
 
 
-def install(stack: ExitStack, classes: Collection[type[nn.Module]]) -> None:
-    """Wrap the functions of the attention interfaces of a model that are not yet wrapped, until the stack closes.
+def wrap_interfaces(interfaces: dict[int, Any], classes: Collection[type[nn.Module]]) -> None:
+    """Wrap the functions of the attention interfaces of a model that are not yet wrapped.
 
     Args:
-        stack: What undoes it.
+        interfaces: Takes the interfaces by id, each before it is changed, for `unwrap_interfaces`.
         classes: Those of the model's modules.
     """
     from transformers import AttentionInterface
@@ -59,50 +56,53 @@ def install(stack: ExitStack, classes: Collection[type[nn.Module]]) -> None:
     # A file may have an interface of its own, and a class inherit from another file.
     files = {base.__module__ for cls in classes for base in cls.__mro__}
     own = (getattr(sys.modules.get(name), "ALL_ATTENTION_FUNCTIONS", None) for name in files)
-    interfaces = [ALL_ATTENTION_FUNCTIONS, *(each for each in own if isinstance(each, AttentionInterface))]
-    for number, interface in {id(each): each for each in interfaces}.items():
-        if number not in _wrapped:
-            stack.enter_context(_override(interface, _wrap_attention))
-            stack.enter_context(_override_default(interface))
-    if id(ALL_MASK_ATTENTION_FUNCTIONS) not in _wrapped:
-        stack.enter_context(_override(ALL_MASK_ATTENTION_FUNCTIONS, wrap_mask_function))
+    attention = [ALL_ATTENTION_FUNCTIONS, *(each for each in own if isinstance(each, AttentionInterface))]
+    every: list[Any] = [*attention, ALL_MASK_ATTENTION_FUNCTIONS]
+    for interface in every:
+        interfaces[id(interface)] = interface
+        is_mask = interface is ALL_MASK_ATTENTION_FUNCTIONS
+        for name, function in dict(interface).items():
+            if not hasattr(function, ORIGINAL):
+                interface[name] = _marked(wrap_mask_function(function) if is_mask else _wrap(name, function), function)
+        if not is_mask and not hasattr(interface.get_interface, ORIGINAL):
+            wrapper = _wrap_default(interface.get_interface)
+            interface.get_interface = _marked(wrapper, None)  # on this object; its class does not change
 
 
-@contextmanager
-def _override(interface: MutableMapping[str, Any], wrap: Wrap) -> Iterator[None]:
-    """Override each function of an interface by a wrapper, and afterwards restore what was there."""
-    before = dict(interface)
-    wrappers = {name: wrap(name, function) for name, function in before.items()}
-    interface.update(wrappers)
-    _wrapped.add(id(interface))
-    try:
-        yield
-    finally:
-        _wrapped.discard(id(interface))
-        for name, wrapper in wrappers.items():
-            if interface.get(name) is wrapper:  # otherwise the user has set another one meanwhile
-                del interface[name]  # the function that is registered for all interfaces shows again
-                if interface.get(name) is not before[name]:  # it was a local override itself
-                    interface[name] = before[name]
+def unwrap_interfaces(interfaces: dict[int, Any]) -> None:
+    """Restore the functions of interfaces; one that the user has set since stays."""
+    for interface in interfaces.values():
+        shared = type(interface)()  # what is registered for all interfaces
+        for name, function in dict(interface).items():
+            original = getattr(function, ORIGINAL, None)
+            if original is None:
+                continue
+            if shared.get(name) is original:
+                del interface[name]  # so that it shows again
+            else:
+                interface[name] = original
+        if hasattr(vars(interface).get("get_interface"), ORIGINAL):
+            del interface.get_interface
+    interfaces.clear()
 
 
-@contextmanager
-def _override_default(interface: Any) -> Iterator[None]:
+def _marked(wrapper: Any, original: Any) -> Any:
+    """A wrapper that says what it wraps."""
+    setattr(wrapper, ORIGINAL, original)
+    return wrapper
+
+
+def _wrap_default(get: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap the dense attention of a model's own file, which is not in the interface but passed to it as the default."""
-    get = interface.get_interface
 
     def get_interface(attn_implementation: str, default: Callable[..., Any]) -> Callable[..., Any]:
         function = get(attn_implementation, default)
-        return _wrap_attention("eager", default) if function is default else function
+        return _wrap("eager", default) if function is default else function
 
-    interface.get_interface = get_interface  # on this object; its class does not change
-    try:
-        yield
-    finally:
-        del interface.get_interface
+    return get_interface
 
 
-def _wrap_attention(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def attention(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, *rest: Any, **options: Any
     ) -> Any:

@@ -163,7 +163,7 @@ class MaskRegistry:
         return _first_of_kind(copied or [replace(origin, pattern=None) for origin in changed], shape, kind)
 
 
-def wrap_mask_function(_: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_mask_function(function: Callable[..., Any]) -> Callable[..., Any]:
     """A mask function that also registers its mask with the listener of its configuration."""
     return partial(_make_mask, function)
 

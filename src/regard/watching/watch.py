@@ -14,6 +14,7 @@ from regard.errors import InvalidArgument, InvalidType, did_you_mean
 from regard.ops.measures import MeasureLike, as_measures
 from regard.watching.interventions import Interventions, Pairs
 from regard.watching.listener import Listener
+from regard.watching.registry import active_listeners, remove_leftovers
 from regard.watching.result import WatchResult
 from regard.watching.retention import Retention
 
@@ -120,6 +121,25 @@ def watch(
             name for name in names if any(not top or f"{name}.".startswith(f"{top}.") for top in layer_names)
         ]
     return Listener(model, measures, layer_names, head_indices, retention, interventions, positions == "last")
+
+
+def end_all() -> None:
+    """End all open watches, such as one that a notebook lost: models, torch and transformers are as before.
+
+    What was recorded stays in the results. A block that still runs records nothing more.
+
+    Examples:
+        >>> import regard, torch
+        >>> model = torch.nn.MultiheadAttention(8, 2)
+        >>> lost = regard.watch(model)
+        >>> result = lost.__enter__()
+        >>> regard.watching.end_all()
+        >>> len(model._forward_hooks)
+        0
+    """
+    for listener in active_listeners():
+        listener.end()
+    remove_leftovers()
 
 
 def _as_tuple(argument: str, values: Any, kind: type) -> tuple[Any, ...]:

@@ -1,0 +1,112 @@
+"""What a watch attaches to a model and to torch, and how it is undone, whatever interrupted it."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakMethod, ref
+
+import torch
+from torch import nn
+from torch.overrides import _get_current_function_mode_stack
+
+from regard.errors import InvalidArgument
+from regard.watching import registry
+
+if TYPE_CHECKING:
+    from regard.watching.block import WatchBlock
+    from regard.watching.torch_attention import SdpaInterceptor
+
+TABLES = ("_forward_pre_hooks", "_forward_hooks")
+"""Where a module has its hooks, by number."""
+FLAGS = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_with_kwargs", "_forward_hooks_always_called")
+"""What a module knows about its hooks, by number."""
+
+
+class Hook:
+    """A hook that calls a method of a listener. It does not keep the listener alive, and does nothing without it."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = WeakMethod(method)
+
+    def __call__(self, *args: Any) -> Any:
+        method = self._method()
+        return None if method is None else method(*args)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        method: Any = self._method()
+        name = "the model" if method is None else type(method.__self__.model).__name__
+        raise InvalidArgument(f"{name} is being watched; copy or save it after the watch")
+
+
+class Attachment:
+    """All that a watch changes outside itself: hooks in modules, the mode of torch's functions, and the registry.
+
+    Undoing it looks for what is there instead of remembering what was done, so it can be interrupted at any point and
+    done again. It does not keep the listener alive: when a `with` block ends without calling `__exit__`, as an
+    interrupt at its first instruction makes it, the listener is freed, and that undoes it, too.
+
+    Args:
+        listener: The listener.
+        modules: The modules with hooks.
+        mode: What intercepts torch's functions while the model runs, if anything does.
+    """
+
+    def __init__(self, listener: WatchBlock, modules: Iterable[nn.Module], mode: SdpaInterceptor | None) -> None:
+        self._listener, self._mode = ref(listener), mode
+        self._modules = [module for module in modules if not isinstance(module, torch.jit.ScriptModule)]  # no hooks
+        self._hooks = Hook(listener.before_forward), Hook(listener.after_forward)
+
+    def attach(self, listener: WatchBlock) -> None:
+        """Install everything."""
+        registry.activate(listener)
+        before, after = self._hooks
+        for module in self._modules:
+            module.register_forward_pre_hook(before)
+            module.register_forward_hook(after, with_kwargs=True, always_call=True)
+
+    def detach(self) -> None:
+        """Undo everything that is installed, if anything is."""
+        registry.deactivate(self._listener)
+        for module in self._modules:
+            _remove(module, self._hooks)
+        self.leave_mode()
+
+    def enter_mode(self) -> None:
+        """Intercept torch's functions."""
+        if self._mode is not None:
+            self._mode.__enter__()
+
+    def leave_mode(self) -> None:
+        """Stop intercepting torch's functions. Modes that were entered later stay."""
+        others = []
+        while self._mode is not None and self._mode in _get_current_function_mode_stack():
+            top = _get_current_function_mode_stack()[-1]
+            top.__exit__(None, None, None)
+            others += [] if top is self._mode else [top]
+        for other in reversed(others):
+            other.__enter__()
+
+
+def _remove(module: nn.Module, hooks: Sequence[Hook]) -> None:
+    """Remove hooks from a module, also those of which registering was interrupted."""
+    for table in (vars(module)[name] for name in TABLES):
+        for number in [number for number, hook in table.items() if hook in hooks]:
+            for name in FLAGS:
+                vars(module)[name].pop(number, None)
+            del table[number]
+
+
+def is_abandoned(listener: WatchBlock) -> bool:
+    """Whether the block of an active watch is gone: an interrupt ended `__exit__`, and a traceback holds it."""
+    running: set[int] = set()  # ids, because this frame is among them and would hold itself
+    for frame in sys._current_frames().values():
+        while frame is not None:
+            running.add(id(frame))
+            frame = frame.f_back
+    code = type(listener).__exit__.__code__
+    ended = (each for each in gc.get_referrers(listener) if isinstance(each, FrameType) and id(each) not in running)
+    return any(frame.f_code is code for frame in ended)
