@@ -141,6 +141,23 @@ def test_decoder_layers_of_torch(memory_is_causal):
             torch.testing.assert_close(recorded.weights.dense(), weights, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_encoder_layers_of_torch_which_have_a_fast_path(is_causal):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
+    model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
+    own = model.layers[0].self_attn
+    for tokens in range(1, 7):
+        x = torch.randn(2, tokens, 8)
+        mask = torch.full((tokens, tokens), -torch.inf).triu(1) if is_causal else None
+        with torch.no_grad():
+            plain = model(x, mask=mask, is_causal=is_causal)
+            with regard.watch(model) as result:
+                torch.testing.assert_close(model(x, mask=mask, is_causal=is_causal), plain)
+            _, expected = own(x, x, x, attn_mask=mask, average_attn_weights=False)
+        torch.testing.assert_close(result.layers[0].weights.dense(), expected, atol=1e-6, rtol=1e-5)
+
+
 class Cached(nn.Module):
     """Two attention layers with a KV cache, written by hand."""
 
