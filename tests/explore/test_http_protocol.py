@@ -24,7 +24,7 @@ from regard.explore.server import HEADERS, bind
 @pytest.fixture
 def hasty(monkeypatch):
     """Time limits that a test can wait for."""
-    for name, seconds in {"REQUEST": 0.3, "RESPONSE": 0.5, "CONNECTION": 1.0, "SHUTDOWN": 0.3}.items():
+    for name, seconds in {"REQUEST": 1.0, "RESPONSE": 1.0, "CONNECTION": 1.5, "SHUTDOWN": 0.3}.items():
         monkeypatch.setattr(http_protocol, f"{name}_SECONDS", seconds)
 
 
@@ -45,7 +45,7 @@ def read_all(connection: socket.socket) -> bytes:
     return data
 
 
-def drip(connection: socket.socket, data: bytes, seconds: float = 10.0) -> float:
+def drip(connection: socket.socket, data: bytes, seconds: float = 30.0) -> float:
     """Send a byte at a time until the connection is closed; the seconds that it lasted."""
     start = time.monotonic()
     connection.settimeout(0.05)
@@ -68,7 +68,7 @@ def test_a_connection_without_a_whole_request_is_closed(hasty, address, sent):
         connection.sendall(sent)
         start = time.monotonic()
         assert read_all(connection) == b""
-        assert 0.2 < time.monotonic() - start < 5
+        assert 0.5 < time.monotonic() - start < 10
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_request_that_arrives_byte_by_byte_is_cut_off(hasty, address, head):
     connection, path = connected(address)
     with connection:
         connection.sendall(head.format(path, path).encode())
-        assert drip(connection, b"slow" * 100) < 5
+        assert drip(connection, b"slow" * 100) < 15
 
 
 def test_a_response_that_is_not_read_is_cut_off(hasty):
@@ -112,13 +112,13 @@ def test_an_old_connection_is_closed_with_its_next_response(hasty, address, monk
             response = connection.getresponse()
             assert (response.status, len(response.read())) == (200, 4 * 600)
             closes.append(response.will_close)
-            time.sleep(1.2)
+            time.sleep(2)
     assert closes == [False, True]
 
 
 def test_a_response_may_take_longer_to_compute_than_all_limits(hasty, long_recording, monkeypatch):
     def slow(self, layer, head, query):
-        time.sleep(2.5)
+        time.sleep(3)
         return b"row"
 
     monkeypatch.setattr("regard.explore.recording_service.RecordingService.row", slow)
