@@ -201,15 +201,15 @@ def compute_block(
     if score.sinks is not None:
         weights, lse = apply_sinks(scores, weights, score.sinks[tile.heads])
     # Where a score is NaN or infinity, softmax makes masked weights NaN, too.
-    if protect_masked or ((masked or not score.overwritable) and _any_nan(weights)):
+    if protect_masked or ((masked or not score.overwritable) and _may_be_nan(weights)):
         weights = weights.masked_fill(scores.detach() <= floor, 0.0)
     visible_key = full.start - tile.keys.start if full.start < full.stop else None
     return Block(weights, scores, tile, location.index, request.shape, lse, visible_key, can_read_values=True)
 
 
-def _any_nan(weights: Tensor) -> bool:
-    """Whether any row is NaN."""
-    return not weights.is_meta and bool(weights.detach()[..., 0].isnan().any())
+def _may_be_nan(weights: Tensor) -> bool:
+    """Whether any row is NaN; on other devices than a CPU always, for they would wait for the answer."""
+    return weights.device.type != "cpu" or bool(weights.detach()[..., 0].isnan().any())
 
 
 def _compute(measure: Measure, block: Block) -> tuple[Any, BlockIndex]:
