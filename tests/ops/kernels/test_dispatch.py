@@ -72,7 +72,7 @@ def test_a_kernel_of_a_user_is_used_where_it_is_passed_and_nowhere_else():
 def test_a_kernel_of_a_user_is_refused_for_what_it_cannot_compute():
     with pytest.raises(KernelNotSupported, match="kernel 'sdpa' cannot compute this call"):
         select_kernel(inputs({"entropy": Entropy()}), Sdpa())
-    with pytest.raises(InvalidArgument, match=r"kernel: unknown name \['native'\]; known: sparse, native"):
+    with pytest.raises(InvalidArgument, match=r"kernel: unknown name \['native'\].*; known: sparse, native"):
         select_kernel(inputs(), ["native"])
 
 
