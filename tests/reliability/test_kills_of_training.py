@@ -20,7 +20,7 @@ import yaml
 from helpers.attacks import number_of_tries, seed
 from helpers.training_runs import bytes_of, write_corpus
 
-RUNNER = Path(__file__).with_name("run_and_kill.py")
+RUNNER = Path(__file__).parents[1] / "helpers" / "run_and_kill.py"
 MODELS = ("last", "best", "averaged")
 
 

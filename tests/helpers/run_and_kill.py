@@ -57,5 +57,6 @@ def answer(recipe: str, resume: bool, seconds: float | None) -> dict[str, object
         return {"code": code, "seconds": took, "errors": errors.read().decode(errors="replace")[-5000:]}
 
 
-for line in sys.stdin:
-    print(json.dumps(answer(**json.loads(line))), flush=True)
+if __name__ == "__main__":
+    for line in sys.stdin:
+        print(json.dumps(answer(**json.loads(line))), flush=True)
