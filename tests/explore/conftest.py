@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -24,7 +26,9 @@ from regard.ops.weight_matrix import WeightMatrix
 SOURCE = ("▁The", "▁animal", "▁was", "▁too", "▁ti", "red", ".", "</s>")
 WRITTEN = ("▁Das", "▁Tier", "▁war", "▁zu", "▁mü", "de", ".", "</s>", "▁(", "n")
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run", "--process-per-site"]
+MAX_CONTEXTS = 4
+"""More would take memory; a test opens at most three pages of different sizes."""
 
 
 def weights_of(shares: torch.Tensor) -> WeightMatrix:
@@ -112,19 +116,48 @@ class Watched:
     requests: list[str] = field(default_factory=list)
 
 
+@pytest.fixture(scope="session")
+def offline_context(browser, tmp_path_factory) -> Iterator[Callable]:
+    """Browser contexts without a network, by their options, each with a page that stays open.
+
+    Other pages of a context then share that page's process: a page with a process of its own takes twice as long.
+    """
+    empty = tmp_path_factory.mktemp("empty") / "empty.html"
+    empty.write_text("<!doctype html><title>Empty</title>", encoding="utf-8")
+    contexts: dict[str, Any] = {}
+
+    def context_of(**options):
+        key = json.dumps(options, sort_keys=True)
+        if key not in contexts:
+            while len(contexts) >= MAX_CONTEXTS:
+                contexts.pop(next(iter(contexts))).close()
+            contexts[key] = context = browser.new_context(**options)
+            context.set_offline(True)
+            context.route(lambda url: urlsplit(url).scheme != "file", lambda route: route.abort())
+            context.new_page().goto(empty.as_uri())
+        contexts[key] = contexts.pop(key)  # the oldest one is closed first
+        return contexts[key]
+
+    yield context_of
+    for context in contexts.values():
+        context.close()
+
+
 @pytest.fixture
-def open_file(browser, tmp_path) -> Iterator[Callable]:
+def open_file(offline_context, tmp_path) -> Iterator[Callable]:
     """Open a page as a file, without a network; at the end, nothing was requested, and nothing went wrong."""
-    contexts, watched = [], Watched()
+    pages, watched = [], Watched()
+
+    def on_request(request):
+        watched.requests.append(request.url)
 
     def open_it(path: Path, fragment: str = "", width: int = 1280, height: int = 900, **options):
         options.setdefault("reduced_motion", "reduce")  # so that what is drawn is not on its way
-        context = browser.new_context(viewport={"width": width, "height": height}, **options)
-        contexts.append(context)
-        context.set_offline(True)
-        context.route(lambda url: urlsplit(url).scheme != "file", lambda route: route.abort())
-        context.on("request", lambda request: watched.requests.append(request.url))
+        context = offline_context(viewport={"width": width, "height": height}, **options)
+        if context not in [page.context for page in pages]:
+            context.on("request", on_request)
         page = context.new_page()
+        pages.append(page)
         page.set_default_timeout(30_000)
         page.on("console", lambda message: watched.complaints.append(message.text))
         page.on("pageerror", lambda error: watched.complaints.append(str(error)))
@@ -133,14 +166,16 @@ def open_file(browser, tmp_path) -> Iterator[Callable]:
         return page
 
     yield open_it
-    for context in contexts:
-        context.close()
+    for context in {page.context for page in pages}:
+        context.remove_listener("request", on_request)
+    for page in pages:
+        page.close()
     assert watched.complaints == []
     elsewhere = [
         url for url in watched.requests if urlsplit(url).scheme != "data" and not url.startswith(tmp_path.as_uri())
     ]
     assert elsewhere == []
-    assert len([url for url in watched.requests if urlsplit(url).scheme == "file"]) == len(contexts)
+    assert len([url for url in watched.requests if urlsplit(url).scheme == "file"]) == len(pages)
 
 
 @pytest.fixture
