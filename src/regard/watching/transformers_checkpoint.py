@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +11,12 @@ from typing import Any
 import torch
 
 from regard.errors import InvalidCheckpoint, raise_problems, require
+from regard.input_files import check_file, read_json
 from regard.models.weights import UNSAFE_PICKLE
+
+
+ONLY_THE_FOLDER = {"local_files_only": True, "trust_remote_code": False}
+"""Nothing is downloaded, and transformers neither runs code of the folder nor asks on standard input whether to."""
 
 
 def load_checkpoint(folder: Path, dtype: torch.dtype) -> tuple[Any, Any, Any]:
@@ -21,20 +25,21 @@ def load_checkpoint(folder: Path, dtype: torch.dtype) -> tuple[Any, Any, Any]:
     Nothing is downloaded, and no code of the folder runs.
 
     Raises:
-        InvalidCheckpoint: If the folder is not a checkpoint of transformers, its weights are incomplete, or it has
-            neither a tokenizer nor an image processor.
+        InvalidCheckpoint: If the folder is not a checkpoint of transformers, needs code of its own, its weights are
+            incomplete, or it has neither a tokenizer nor an image processor.
         MissingExtra: If transformers is not installed.
     """
     _check_folder(folder)
     transformers = require("transformers", extra="hf", needed_by="TransformersModel")
     with _as_checkpoint_error(folder, "cannot be read"), silence_transformers():
-        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+        config = transformers.AutoConfig.from_pretrained(folder, **ONLY_THE_FOLDER)
+        config._attn_implementation = None  # a folder can name a kernel that would be downloaded
         names = getattr(config, "architectures", None) or [""]
         cls = getattr(transformers, names[0], transformers.AutoModel)
         model, info = cls.from_pretrained(
             folder,
             config=config,
-            local_files_only=True,
+            **ONLY_THE_FOLDER,
             output_loading_info=True,
             attn_implementation=None,
             dtype=dtype,
@@ -45,29 +50,31 @@ def load_checkpoint(folder: Path, dtype: torch.dtype) -> tuple[Any, Any, Any]:
     with silence_transformers():
         if (folder / "preprocessor_config.json").is_file():
             with _as_checkpoint_error(folder, "its image processor cannot be read"):
-                processor = transformers.AutoImageProcessor.from_pretrained(folder, local_files_only=True)
+                processor = transformers.AutoImageProcessor.from_pretrained(folder, **ONLY_THE_FOLDER)
         if processor is None and model.main_input_name == "pixel_values":
             raise InvalidCheckpoint(f"{folder}: has no image processor (preprocessor_config.json)")
         if processor is None and not _has_tokenizer(folder):
             raise InvalidCheckpoint(f"{folder}: has no tokenizer; a model folder has one with its weights")
         if _has_tokenizer(folder):
             with _as_checkpoint_error(folder, "its tokenizer cannot be read"):
-                tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+                tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **ONLY_THE_FOLDER)
     return model, tokenizer, processor
 
 
 def _check_folder(folder: Path) -> None:
-    """Check that a folder has a configuration of transformers."""
+    """Check that a folder has a configuration of transformers, and that its files are regular and can be read."""
     if not folder.is_dir():
         raise InvalidCheckpoint(f"{folder} is not a folder: expected a checkpoint with config.json and its weights")
     path = folder / "config.json"
-    if not path.is_file():
+    if not path.exists():
         raise InvalidCheckpoint(f"{path} is missing: {folder} is not a checkpoint")
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        kind = values["model_type"]
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InvalidCheckpoint(f"{path}: is not a configuration of transformers: it has no model_type") from error
+    for file in sorted(folder.iterdir()):
+        if not file.is_dir():
+            check_file(file, InvalidCheckpoint)
+    values = read_json(path, InvalidCheckpoint)
+    kind = values.get("model_type") if isinstance(values, dict) else None
+    if kind is None:
+        raise InvalidCheckpoint(f"{path}: is not a configuration of transformers: it has no model_type")
     if not isinstance(kind, str):
         raise InvalidCheckpoint(f"{path}: expected a name as model_type, got {kind!r}")
 
@@ -103,6 +110,12 @@ def _as_checkpoint_error(folder: Path, problem: str) -> Iterator[None]:
     except pickle.UnpicklingError as error:
         raise InvalidCheckpoint(f"{folder}: {problem}: its weights are refused: {UNSAFE_PICKLE}") from error
     except Exception as error:  # of transformers, safetensors, pickle, or whatever reads the weights
+        if "trust_remote_code" in str(error):
+            raise InvalidCheckpoint(
+                f"{folder}: {problem}: expected classes that transformers has, got a folder that runs its own code "
+                "(auto_map), which this library never does; if you trust the code, load the model with transformers "
+                "and trust_remote_code=True, and pass it to regard.watch"
+            ) from None
         raise InvalidCheckpoint(f"{folder}: {problem}: {first_line(error)}") from error
 
 

@@ -75,8 +75,8 @@ class TransformersModel:
 
         Raises:
             InvalidArgument: If the device is not available.
-            InvalidCheckpoint: If the folder is not a checkpoint of transformers, its weights are incomplete, or it has
-                neither a tokenizer nor an image processor.
+            InvalidCheckpoint: If the folder is not a checkpoint of transformers, needs code of its own, its weights
+                are incomplete, or it has neither a tokenizer nor an image processor.
             MissingExtra: If transformers is not installed.
         """
         folder, device = as_path(folder, "folder"), available_device(device)
