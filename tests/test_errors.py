@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import time
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from regard.errors import InvalidArgument, InvalidType, count_problems, raise_problems
+import regard
+from regard.errors import InvalidArgument, InvalidType, count_problems, raise_problems, short_repr
 
 
 def test_one_problem_is_the_message():
@@ -41,3 +46,55 @@ def test_counts_are_integers_of_at_least_a_minimum():
         "width must be an int, but is '4'",
         "size must be an int, but is True",
     ]
+
+
+def _aliases(depth: int) -> object:
+    value: object = ["lol"] * 9
+    for _ in range(depth):
+        value = [value] * 9
+    return value
+
+
+class _Unprintable:
+    def __repr__(self) -> str:
+        return "x" * 1000
+
+
+def test_values_in_messages_are_short():
+    values = (
+        _aliases(30),
+        {1: _aliases(30)},
+        "x" * 10**7,
+        b"x" * 10**7,
+        10**5000,
+        -(10**5000),
+        {"a" * 10**6: 1},
+        _Unprintable(),
+    )
+    loop: list[object] = []
+    loop.append(loop)
+    for value in (*values, loop):
+        started = time.perf_counter()
+        assert len(short_repr(value)) <= 80
+        assert time.perf_counter() - started < 1
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, -5, 1.5, "a'b", b"a", (1,), (), [1, [2]], {"b": 1, "a": (2,)}, {3}, set(), range(3)]
+)
+def test_short_values_are_written_as_they_are(value):
+    assert short_repr(value) == repr(value)
+
+
+def test_no_message_shows_a_value_of_unbounded_length():
+    """Every ``got {value!r}`` is `short_repr`; what is left shows a slice, or a name of this library."""
+    allowed = {"text_encoder.py"}
+    for path in Path(regard.__file__).parent.rglob("*.py"):
+        found = re.findall(r"got [^\n]*\{([^{}\[\]]+)!r", path.read_text(encoding="utf-8"))
+        assert not found or path.name in allowed, f"{path}: {found}"
+
+
+def test_a_problem_is_not_longer_than_a_page():
+    with pytest.raises(InvalidArgument) as error:
+        raise_problems(["x" * 10_000])
+    assert len(str(error.value)) == 1001

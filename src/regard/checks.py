@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.errors import InvalidArgument, InvalidType, RegardError, did_you_mean, raise_problems
+from regard.errors import InvalidArgument, InvalidType, RegardError, did_you_mean, raise_problems, short_repr
 
 Result = TypeVar("Result")
 Kind = Literal["floating-point", "integer", "bool"]
@@ -97,7 +97,7 @@ class Checks:
         if value is None and optional:
             return True
         if value is None or isinstance(value, (bool, Tensor)) or not hasattr(type(value), "__index__"):
-            return self.fail_type(f"{name}: expected {_range('an int', optional, low, below)}, got {value!r:.80}")
+            return self.fail_type(f"{name}: expected {_range('an int', optional, low, below)}, got {short_repr(value)}")
         if (low is not None and value < low) or (below is not None and value >= below):
             return self.fail(f"{name}: expected {_range('an int', optional, low, below)}, got {value}")
         return True
@@ -118,7 +118,7 @@ class Checks:
             return True
         expected = _range("a finite number", optional, low, below, above, high)
         if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
-            return self.fail_type(f"{name}: expected {expected}, got {value!r:.80}")
+            return self.fail_type(f"{name}: expected {expected}, got {short_repr(value)}")
         too_low = (low is not None and value < low) or (above is not None and value <= above)
         too_high = (high is not None and value > high) or (below is not None and value >= below)
         if too_low or too_high or not _is_finite(value):
@@ -131,7 +131,7 @@ class Checks:
         if isinstance(value, str) and value in known:
             return True
         hint = did_you_mean(value, known) if isinstance(value, str) else ""
-        return self.fail(f"{name}: expected one of {', '.join(known)}, got {value!r}{hint}")
+        return self.fail(f"{name}: expected one of {', '.join(known)}, got {short_repr(value)}{hint}")
 
     def sequence(self, name: str, value: Any, of: str) -> bool:
         """Check that a value is a sequence, and not a str; ``of`` names its elements."""
@@ -219,7 +219,7 @@ def as_device(device: Any) -> torch.device:
         return torch.device(device)
     except (TypeError, RuntimeError) as error:
         kind = InvalidType if isinstance(error, TypeError) else InvalidArgument
-        raise kind(f"device: expected a device such as 'cpu' or 'cuda:0', got {device!r}") from None
+        raise kind(f"device: expected a device such as 'cpu' or 'cuda:0', got {short_repr(device)}") from None
 
 
 def describe(value: Any) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import reprlib
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from numbers import Integral
 from typing import Any
 
@@ -60,6 +62,10 @@ MAX_LISTED = 20
 """Maximum number of problems listed in one error."""
 
 
+MAX_PROBLEM = 1000
+"""Maximum length of one of them; names in files can have any length."""
+
+
 def raise_problems(
     problems: Sequence[str], error: type[RegardError] = InvalidArgument, *, limit: int | None = MAX_LISTED
 ) -> None:
@@ -73,7 +79,7 @@ def raise_problems(
     Raises:
         RegardError: Of the given type, if there are problems.
     """
-    problems = list(dict.fromkeys(problems))
+    problems = [text if len(text) <= MAX_PROBLEM else f"{text[:MAX_PROBLEM]}…" for text in dict.fromkeys(problems)]
     if len(problems) == 1:
         raise error(problems[0])
     if problems:
@@ -83,12 +89,63 @@ def raise_problems(
         raise error("\n".join([f"{len(problems)} problems:", *listed, *more]))
 
 
+MAX_REPR = 80
+"""Maximum length of a value in an error message."""
+
+
+class _ShortRepr(reprlib.Repr):
+    """Visits as many parts of a value as fit into a message, because YAML can make a small file a huge value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 8
+        self.maxdict = self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdeque = MAX_REPR
+        self.parts_left = MAX_REPR
+
+    def repr1(self, x: Any, level: int) -> str:
+        self.parts_left -= 1
+        return super().repr1(x, level) if self.parts_left >= 0 else self.fillvalue
+
+    def repr_str(self, x: str, level: int) -> str:
+        return repr(x[:MAX_REPR])
+
+    def repr_bytes(self, x: bytes, level: int) -> str:
+        return repr(x[:MAX_REPR])
+
+    def repr_int(self, x: int, level: int) -> str:
+        return repr(x) if x.bit_length() < 4 * MAX_REPR else f"an int of {x.bit_length()} bits"
+
+    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
+        if level <= 0:
+            return "{...}"
+        pairs = [f"{self.repr1(key, level - 1)}: {self.repr1(x[key], level - 1)}" for key in islice(x, MAX_REPR)]
+        return f"{{{', '.join(pairs)}}}"  # in the order of the dict, not sorted
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        return repr(x)
+
+
+def short_repr(value: object) -> str:
+    """The `repr` of a value for an error message: at most 80 characters, whatever the size of the value.
+
+    Examples:
+        >>> short_repr(["a", 1])
+        "['a', 1]"
+        >>> len(short_repr([[0] * 100_000] * 100_000))
+        80
+        >>> short_repr(10**5000)
+        'an int of 16610 bits'
+    """
+    text = _ShortRepr().repr1(value, _ShortRepr().maxlevel)
+    return text if len(text) <= MAX_REPR else text[: MAX_REPR - 1] + "…"
+
+
 def count_problems(least: int = 1, **counts: Any) -> list[str]:
     """The problems with counts, each of which must be an int of at least ``least`` or None."""
     problems: list[str] = []
     for name, count in counts.items():
         if isinstance(count, bool) or not isinstance(count, Integral | None):
-            problems.append(f"{name} must be an int, but is {count!r}")
+            problems.append(f"{name} must be an int, but is {short_repr(count)}")
         elif count is not None and count < least:
             problems.append(f"{name} must be at least {least}, but is {count}")
     return problems
@@ -117,12 +174,14 @@ def require(module: str, *, extra: str, needed_by: str) -> Any:
         raise MissingExtra(message) from None
 
 
-def did_you_mean(name: str, choices: Iterable[str]) -> str:
+def did_you_mean(name: object, choices: Iterable[str]) -> str:
     """The closest choice as a hint, ``", did you mean 'entropy'?"``, or nothing if none is close.
 
     Examples:
         >>> did_you_mean("entropi", ["entropy", "received"])
         ", did you mean 'entropy'?"
     """
+    if not isinstance(name, str) or len(name) > MAX_REPR:
+        return ""
     close = difflib.get_close_matches(name, list(choices), n=1)
     return f", did you mean '{close[0]}'?" if close else ""

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from regard.errors import InvalidFile, InvalidType
+from regard.errors import InvalidFile, InvalidType, short_repr
 
 try:
     import fcntl
@@ -35,7 +35,7 @@ def as_path(path: str | os.PathLike[str], name: str = "path") -> Path:
         InvalidType: If it is neither a str nor a path.
     """
     if not isinstance(path, (str, os.PathLike)):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidType(f"{name}: expected a path, got {path!r:.80}")
+        raise InvalidType(f"{name}: expected a path, got {short_repr(path)}")
     return Path(path)
 
 

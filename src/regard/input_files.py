@@ -11,6 +11,17 @@ from typing import Any
 from regard.errors import InvalidFile
 
 
+def exists(path: str | os.PathLike[str]) -> bool:
+    """Whether there is something at a path. Also True if it cannot be looked up: `check_file` then says why."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError):
+        return True
+    return True
+
+
 def check_file(path: str | os.PathLike[str], error: type[InvalidFile] = InvalidFile) -> None:
     """Check that a path is a regular file that can be read.
 
@@ -31,7 +42,7 @@ def check_file(path: str | os.PathLike[str], error: type[InvalidFile] = InvalidF
             pass
     except InvalidFile:
         raise
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise error(f"{path}: no such file") from None
     except (OSError, ValueError) as problem:  # ValueError: a null byte in the path
         reason = problem.strerror if isinstance(problem, OSError) else None

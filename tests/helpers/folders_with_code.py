@@ -1,4 +1,4 @@
-"""Model folders of transformers that would run their own code, which writes a file, for each part that can have code."""
+"""Model folders of transformers that would run their own code, which writes a file: one for each part of a model."""
 
 from __future__ import annotations
 

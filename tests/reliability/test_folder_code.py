@@ -92,7 +92,7 @@ def test_the_code_runs_where_it_is_trusted(folders, monkeypatch, tmp_path):
 @pytest.mark.parametrize("name", LOADERS)
 def test_no_python_loader_runs_code(folders, name, kind):
     folder, canary = folders[kind]
-    first, *others = inspect.signature(LOADERS[name]).parameters.values()
+    _, *others = inspect.signature(LOADERS[name]).parameters.values()
     options = {each.name: ARGUMENTS[each.name] for each in others if each.default is each.empty}
     if name.startswith("regard.cli."):
         options["dtype"] = "float32"

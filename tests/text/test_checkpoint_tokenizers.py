@@ -60,7 +60,7 @@ def test_what_is_saved_is_what_was_loaded(tmp_path):
     assert (tmp_path / "tokenizer_config.json").read_bytes() == (MINILM / "tokenizer_config.json").read_bytes()
 
 
-@pytest.mark.parametrize(("content", "words"), [("[]", "expected a JSON object, got list"), ("{", "expected JSON")])
+@pytest.mark.parametrize(("content", "words"), [("[]", "expected a JSON object, got list"), ("{", "not valid JSON")])
 def test_a_damaged_file_beside_a_tokenizer_is_named(tmp_path, content, words):
     load_tokenizer(MINILM).save(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(content)
@@ -197,7 +197,7 @@ def test_damaged_files_are_named(tmp_path, content):
         load_tokenizer(tmp_path)
     write_marian(tmp_path)
     (tmp_path / "vocab.json").write_text(content)
-    with pytest.raises(InvalidFile, match=r"vocab\.json: expected an object of token ids"):
+    with pytest.raises(InvalidFile, match=r"vocab\.json: (expected an object of token ids|not valid JSON)"):
         load_tokenizer(tmp_path)
 
 

@@ -38,7 +38,7 @@ def test_a_dash_is_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         list(read_pairs(["-"]))
     monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(InvalidFile, match=r"^standard input: cannot be read: it is closed$"):
+    with pytest.raises(InvalidFile, match=r"^standard input: could not be read: it is closed$"):
         list(read_lines(Path("-")))
 
 
@@ -63,7 +63,7 @@ def test_bytes_that_are_not_utf8_are_named_with_their_line(
     ("make", "said"),
     [
         (lambda path: None, "no such file"),
-        (lambda path: path.mkdir(), "cannot be read: Is a directory"),
+        (lambda path: path.mkdir(), "expected a file, got a folder"),
         (
             lambda path: path.write_bytes(b"plain"),
             "expected a gzip file, but it is damaged or truncated after line 0: Not a gzipped file",

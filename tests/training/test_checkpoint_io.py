@@ -10,7 +10,7 @@ import torch
 
 from helpers.full_disk import full_disk
 from regard.errors import InvalidCheckpoint, InvalidFile
-from regard.training.checkpoint_io import AtomicCheckpointIO
+from regard.training.checkpoint_io import AtomicCheckpointIO, saved_step
 
 
 def test_a_state_comes_back(tmp_path: Path) -> None:
@@ -57,3 +57,61 @@ def test_a_damaged_state_is_refused(tmp_path: Path, content: bytes | str | None)
     reason = "no such file" if content is None else "expected a training state, got "
     with pytest.raises(InvalidCheckpoint, match=f"{re.escape(str(path))}: {reason}"):
         AtomicCheckpointIO().load_checkpoint(path)
+
+
+STATE = {
+    "global_step": 7,
+    "state_dict": {"weight": torch.ones(2)},
+    "loops": {"fit_loop": {}},
+    "optimizer_states": [{"state": {}}],
+    "lr_schedulers": [{"last_epoch": 7}],
+    "sums": torch.zeros(1, 2),
+    "random": torch.zeros(1, 9, dtype=torch.uint8),
+    "best": None,
+}
+ODD = {
+    "global_step": (-1, 0, 1.5, True, None, "7"),
+    "state_dict": (None, {}, {"weight": 1}),
+    "loops": (None, [], {}, {"fit_loop": None}),
+    "optimizer_states": ([], None, [None], [{}, {}]),
+    "lr_schedulers": ([], None, [1]),
+    "sums": (None, torch.zeros(2), [[1.0]]),
+    "random": (None, torch.zeros(1, 9), torch.zeros(9, dtype=torch.uint8)),
+    "best": ("x", [], 1),
+}
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in ODD.items() for value in values])
+def test_a_state_with_an_odd_value_is_refused(tmp_path: Path, key: str, value: object) -> None:
+    path = tmp_path / "state.ckpt"
+    AtomicCheckpointIO().save_checkpoint(STATE, path)
+    assert saved_step(path) == 7
+    state = torch.load(path, weights_only=True)
+    torch.save({**state, key: value}, path)  # by someone else: whatever has changed is noticed
+    with pytest.raises(InvalidCheckpoint, match="its checksum does not match its content"):
+        saved_step(path)
+    AtomicCheckpointIO().save_checkpoint({**state, key: value}, path)
+    with pytest.raises(InvalidCheckpoint, match=f"state.ckpt: {key}: expected "):
+        saved_step(path)
+
+
+def test_all_odd_values_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "state.ckpt"
+    AtomicCheckpointIO().save_checkpoint({**STATE, "global_step": -1, "loops": None, "random": None}, path)
+    with pytest.raises(InvalidCheckpoint) as error:
+        saved_step(path)
+    assert str(error.value) == (
+        f"3 problems:\n  - {path}: global_step: expected an int of at least 1, got -1"
+        f"\n  - {path}: loops: expected a dict with fit_loop, got None"
+        f"\n  - {path}: random: expected a uint8 tensor (processes, bytes), got None"
+    )
+
+
+def test_every_changed_byte_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "state.ckpt"
+    AtomicCheckpointIO().save_checkpoint(STATE, path)
+    data = path.read_bytes()
+    for position in range(0, len(data), 7):
+        path.write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
+        with pytest.raises(InvalidCheckpoint, match="its checksum does not match its content"):
+            saved_step(path)

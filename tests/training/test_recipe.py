@@ -6,6 +6,7 @@ import dataclasses
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +205,7 @@ def test_overrides_set_any_key_and_leave_the_original() -> None:
         (["--seed", "!!int foo"], "--seed: expected YAML, got '!!int foo': invalid literal for int()"),
         (["--seed", "!!bool foo"], "--seed: expected YAML, got '!!bool foo': 'foo'"),
         (["--seed", "!!timestamp foo"], "--seed: expected YAML, got '!!timestamp foo': 'NoneType'"),
-        (["--seed", "[" * 3000], "maximum recursion depth exceeded"),
+        (["--seed", "[" * 3000], "expected at most 20 levels of values"),
     ],
 )
 def test_overrides_of_another_form_are_refused(overrides: list[str], message: str) -> None:
@@ -251,8 +252,8 @@ def test_one_problem_is_reported_once() -> None:
             ".*line 1, column 7: expected the node content, but found '<stream end>'",
         ),
         (b"run: 2024-13-45", InvalidFile, "not valid YAML: month must be in 1..12"),
-        (b"[" * 3000, InvalidFile, "not valid YAML: maximum recursion depth exceeded"),
-        (b"run: \xff", InvalidFile, "could not be read: 'utf-8' codec"),
+        (b"[" * 3000, InvalidFile, "not valid YAML: line 1, column 21: expected at most 20 levels of values"),
+        (b"run: \xff", InvalidFile, "not valid YAML: 'utf-8' codec"),
         (b"- a\n", InvalidRecipe, "expected keys and values, got a list"),
         (b"# nothing\n", InvalidRecipe, "expected keys and values, got an empty file"),
     ],
@@ -288,8 +289,32 @@ def test_a_folder_may_be_named_by_a_number(name: str) -> None:
 
 
 def test_an_alias_of_itself_is_no_endless_recipe() -> None:
-    with pytest.raises(InvalidRecipe, match="output_dir: expected a path"):
+    with pytest.raises(InvalidRecipe, match=r"output_dir: expected YAML, got .*: a value contains itself"):
         make_recipe(SMALLEST, "--output_dir", "&a {x: *a}", "--seed", "3")
+
+
+@pytest.mark.parametrize("key", ["task", "model", "data", "seed", "x"])
+@pytest.mark.parametrize("merged", [False, True])
+def test_aliases_that_repeat_aliases_are_refused_at_once(tmp_path: Path, key: str, merged: bool) -> None:
+    """Six levels of nine aliases are half a million values."""
+    opening, closing = ("{<<: [", "]}") if merged else ("[", "]")
+    lines = ["a0: &a0 {b: lol}" if merged else "a0: &a0 [lol]"]
+    lines += [f"a{n}: &a{n} {opening}{', '.join([f'*a{n - 1}'] * 9)}{closing}" for n in range(1, 7)]
+    path = tmp_path / "recipe.yaml"
+    path.write_text("\n".join([*lines, f"{key}: *a6"]))
+    started = time.process_time()
+    with pytest.raises(InvalidFile, match=r"expected at most 10,000 values, with those that aliases repeat$"):
+        load_recipe(path)
+    assert time.process_time() - started < 1
+
+
+def test_an_empty_key_is_named() -> None:
+    with pytest.raises(InvalidRecipe, match=r"^'': no such key; expected one of output_dir, seed, task"):
+        make_recipe({**SMALLEST, "": 1})
+    with pytest.raises(InvalidRecipe, match=r"^trainer\.'': no such key; expected one of "):
+        make_recipe({**SMALLEST, "trainer": {**SMALLEST["trainer"], "": 1}})
+    with pytest.raises(InvalidRecipe, match=r"^x{80}: no such key; expected one of "):
+        make_recipe({**SMALLEST, "x" * 10**6: 1})
 
 
 def test_only_an_untouched_copy_is_a_copy(tmp_path: Path) -> None:

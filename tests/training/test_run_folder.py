@@ -18,7 +18,7 @@ from helpers.training_runs import bytes_of, make_recipe, rows
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidRecipe
 from regard.training import load_recipe, train
 from regard.training.callbacks import checkpoints
-from regard.training.checkpoint_io import saved_step
+from regard.training.checkpoint_io import AtomicCheckpointIO, saved_step
 
 
 def test_what_a_run_folder_holds_is_minded(tmp_path: Path, keys: dict[str, Any]) -> None:
@@ -43,17 +43,20 @@ def test_what_a_run_folder_holds_is_minded(tmp_path: Path, keys: dict[str, Any])
     path.write_bytes(b"torn")
     with pytest.raises(InvalidCheckpoint, match=rf"{run}/state.ckpt: expected a training state, got a damaged file"):
         train(recipe, resume=True)
-    torch.save({"weights": torch.zeros(3)}, path)
+    AtomicCheckpointIO().save_checkpoint({"weights": torch.zeros(3)}, path)
     with pytest.raises(
         InvalidCheckpoint,
         match=rf"{run}/state.ckpt: expected a training state, got a file without global_step, state_dict, loops",
     ):
         train(recipe, resume=True)
-    torch.save([1], path)
+    AtomicCheckpointIO().save_checkpoint([1], path)
     with pytest.raises(InvalidCheckpoint, match=rf"{run}/state.ckpt: expected a training state, got a file without"):
         train(recipe, resume=True)
     weights = {**state["state_dict"], "model.src_embedding.weight": torch.zeros(3, 4)}
     torch.save({**state, "state_dict": weights}, path)
+    with pytest.raises(InvalidCheckpoint, match="its checksum does not match its content; restore it, or choose"):
+        train(recipe, resume=True)
+    AtomicCheckpointIO().save_checkpoint({**state, "state_dict": weights}, path)
     message = (
         r"state of this model, got another: .*\s+size mismatch for model\.src_embedding\.weight: .*\[3, 4\].*, 16\]"
     )

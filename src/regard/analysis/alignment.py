@@ -14,7 +14,7 @@ from regard.analysis.layer import Layer, check_head_indices, require_one_sequenc
 from regard.analysis.padding import know_padding, valid_rows_and_columns
 from regard.analysis.recording import Recording
 from regard.checks import Checks
-from regard.errors import InvalidArgument, InvalidType, count_problems, did_you_mean, raise_problems
+from regard.errors import InvalidArgument, InvalidType, count_problems, did_you_mean, raise_problems, short_repr
 from regard.text.tokens import is_special
 from regard.text.words import group_into_words
 
@@ -140,16 +140,18 @@ def _select_heads(cross: Sequence[Layer], heads: HeadSelection, num_heads: int) 
         information = torch.cat([mutual_information(layer).cpu() for layer in cross])
         return [every[index] for index in sorted(information.topk(min(num_heads, len(every))).indices.tolist())]
     if not isinstance(heads, Mapping):
-        raise InvalidArgument(f"heads: expected 'mean', 'most_informative' or a dict of head indices, got {heads!r}")
+        raise InvalidArgument(
+            f"heads: expected 'mean', 'most_informative' or a dict of head indices, got {short_repr(heads)}"
+        )
     for name, indices in heads.items():
         if isinstance(indices, str) or not isinstance(indices, Sequence):
-            raise InvalidType(f"heads: expected a list of head indices for {name}, got {indices!r:.80}")
+            raise InvalidType(f"heads: expected a list of head indices for {name}, got {short_repr(indices)}")
     layers = {layer.name: layer for layer in cross}
     with Checks() as checks:
         checks.that(any(heads.values()), "heads: expected at least one head")
         for name, indices in heads.items():
             if name not in layers:
-                checks.fail(f"heads: no cross-attention layer {name!r}{did_you_mean(name, list(layers))}")
+                checks.fail(f"heads: no cross-attention layer {short_repr(name)}{did_you_mean(name, list(layers))}")
             else:
                 check_head_indices(checks, layers[name], indices)
     return [(name, head) for name in layers for head in heads.get(name, ())]

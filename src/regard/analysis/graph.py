@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.analysis.padding import valid_queries
-from regard.errors import InvalidArgument, InvalidType, require
+from regard.errors import InvalidArgument, InvalidType, require, short_repr
 from regard.ops import WeightMatrix
 from regard.ops.linear_operator import require_one_head
 
@@ -156,7 +156,9 @@ def _edges_above(
         raise InvalidType(f"{name}: expected a weight matrix, got {type(weights).__name__}")
     require_one_head(name, weights.shape)
     if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not threshold > 0:
-        raise InvalidArgument(f"threshold: expected a weight above 0, got {threshold!r}; W.dense() has all weights")
+        raise InvalidArgument(
+            f"threshold: expected a weight above 0, got {short_repr(threshold)}; W.dense() has all weights"
+        )
     weights = weights.detach()
     valid = valid_queries(weights, is_self=is_self)[0, :, None]
     for part in weights.query_blocks():

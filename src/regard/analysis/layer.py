@@ -9,7 +9,7 @@ from typing import Any, Literal, cast, overload
 from torch import Tensor
 
 from regard.checks import Checks, describe
-from regard.errors import InvalidArgument, InvalidType, did_you_mean
+from regard.errors import InvalidArgument, InvalidType, did_you_mean, short_repr
 from regard.ops.weight_matrix import WeightMatrix
 
 AttentionKind = Literal["encoder", "decoder", "cross"]
@@ -165,8 +165,10 @@ class LayerList(Sequence[Layer]):
         if name in names or len(below) == 1:
             return self._layers[names.index(name if name in names else below[0])]
         if below:
-            raise InvalidArgument(f"layers: {name!r} has several layers: {', '.join(below)}")
-        raise InvalidArgument(f"layers: unknown layer {name!r}{did_you_mean(name, names)}; known: {', '.join(names)}")
+            raise InvalidArgument(f"layers: {short_repr(name)} has several layers: {', '.join(below)}")
+        raise InvalidArgument(
+            f"layers: unknown layer {short_repr(name)}{did_you_mean(name, names)}; known: {', '.join(names)}"
+        )
 
     def __iter__(self) -> Iterator[Layer]:
         return iter(self._layers)
@@ -207,7 +209,7 @@ def check_head_indices(checks: Checks, layer: Layer, heads: Iterable[int]) -> No
     """Add a problem for each index that is not that of a recorded head."""
     indices = ", ".join(map(str, layer.head_indices))
     for head in heads:
-        checks.that(head in layer.head_indices, f"heads: {layer.name} has the heads {indices}, got {head!r}")
+        checks.that(head in layer.head_indices, f"heads: {layer.name} has the heads {indices}, got {short_repr(head)}")
 
 
 def require_one_sequence(layers: Iterable[Layer], name: str = "recording") -> None:
@@ -231,7 +233,7 @@ def count_kinds(layers: Iterable[Layer]) -> str:
 
 def check_layer(checks: Checks, layer: Layer) -> None:
     """Check that the parts of a layer have the right types and fit each other."""
-    where = f"layer {layer.name!r:.80}"
+    where = f"layer {short_repr(layer.name)}"
     weights, value, indices = layer._weights, layer._value, layer._head_indices
     tokens = {"query_tokens": layer._query_tokens, "key_tokens": layer._key_tokens}
     expected = [
@@ -249,12 +251,12 @@ def check_layer(checks: Checks, layer: Layer) -> None:
     ]
     wrong = [(name, part, what) for name, part, is_right, what in expected if not is_right]
     for name, part, what in wrong:
-        actual = describe(part) if isinstance(part, Tensor) else f"{part!r:.80}"
+        actual = describe(part) if isinstance(part, Tensor) else f"{short_repr(part)}"
         checks.fail_type(f"{where}: {name}: expected {what}, got {actual}")
     if wrong:
         return
     kinds = ", ".join(ATTENTION_KINDS)
-    checks.that(layer.kind in ATTENTION_KINDS, f"{where}: kind: expected one of {kinds}, got {layer.kind!r:.80}")
+    checks.that(layer.kind in ATTENTION_KINDS, f"{where}: kind: expected one of {kinds}, got {short_repr(layer.kind)}")
     batch, heads, *sizes = layer.weights.shape
     for (name, each), size in zip(tokens.items(), sizes, strict=True):
         if each is not None and len(each) != size:
@@ -272,7 +274,8 @@ def check_layer(checks: Checks, layer: Layer) -> None:
     numbers = layer.head_indices
     if len(set(numbers)) != len(numbers) or len(numbers) != heads or min(numbers, default=0) < 0:
         checks.fail(
-            f"{where}: head_indices: expected {heads} different numbers from 0, one for each head, got {numbers!r:.80}"
+            f"{where}: head_indices: expected {heads} different numbers from 0, one for each head, got "
+            f"{short_repr(numbers)}"
         )
 
 

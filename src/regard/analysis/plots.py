@@ -13,7 +13,7 @@ from regard.analysis.head_scores import HEAD_SCORES, Columns
 from regard.analysis.layer import Layer, check_head_indices, require_one_sequence
 from regard.analysis.padding import valid_rows_and_columns
 from regard.checks import Checks
-from regard.errors import InvalidType, did_you_mean, require
+from regard.errors import InvalidType, did_you_mean, require, short_repr
 from regard.ops import WeightMatrix
 from regard.ops.measures import GroupPool
 
@@ -48,7 +48,7 @@ def plot_head_scores(scores: Columns, which: str | Sequence[str] | None = None) 
     missing = [name for name in ("layer", "head") if not isinstance(scores, Mapping) or name not in scores]
     if missing:
         raise InvalidType(
-            f"scores: expected what `head_scores` returns, got {type(scores).__name__} without {missing[0]!r}"
+            f"scores: expected what `head_scores` returns, got {type(scores).__name__} without {short_repr(missing[0])}"
         )
     available = [name for name in HEAD_SCORES if name in scores and not np.isnan(scores[name]).all()]
     shown = available if which is None else [which] if isinstance(which, str) else list(which)
@@ -56,7 +56,7 @@ def plot_head_scores(scores: Columns, which: str | Sequence[str] | None = None) 
         lengths = {len(scores[name]) for name in ("layer", "head", *HEAD_SCORES) if name in scores}
         checks.that(len(lengths) == 1, "scores: expected columns of one length")
         for name in shown:
-            checks.that(name in available, f"which: unknown score {name!r}{did_you_mean(name, available)}")
+            checks.that(name in available, f"which: unknown score {short_repr(name)}{did_you_mean(name, available)}")
         checks.that(bool(shown), "scores: there are no scores to show")
     layers = list(dict.fromkeys(scores["layer"]))
     heads = max(scores["head"]) + 1
@@ -96,7 +96,7 @@ def plot_weights(layer: Layer, heads: Sequence[int] | None = None) -> Figure:
     if not isinstance(layer, Layer):
         raise InvalidType(f"layer: expected a Layer of a recording, got {type(layer).__name__}")
     if heads is not None and (isinstance(heads, str) or not isinstance(heads, Sequence)):
-        raise InvalidType(f"heads: expected a list of head indices, got {heads!r:.80}")
+        raise InvalidType(f"heads: expected a list of head indices, got {short_repr(heads)}")
     require_one_sequence([layer], "layer")
     shown = layer.head_indices if heads is None else heads
     with Checks() as checks:

@@ -13,7 +13,7 @@ import torch
 
 from regard.analysis.layer import Layer, LayerList, check_layer, count_kinds
 from regard.checks import Checks
-from regard.errors import InvalidArgument, InvalidType, did_you_mean
+from regard.errors import InvalidArgument, InvalidType, did_you_mean, short_repr
 from regard.ops.tree import map_tensors
 
 MAX_IMAGE_SIDE = 512
@@ -47,7 +47,7 @@ class Recording:
         if not isinstance(self.layers, LayerList):
             layers: Any = self.layers
             if not isinstance(layers, (list, tuple)) or not all(isinstance(layer, Layer) for layer in layers):
-                raise InvalidType(f"layers: expected a list of Layer, got {layers!r:.80}")
+                raise InvalidType(f"layers: expected a list of Layer, got {short_repr(layers)}")
             object.__setattr__(self, "layers", LayerList(layers))
         with Checks() as checks:
             _check_texts(checks, self)
@@ -55,7 +55,8 @@ class Recording:
             names = Counter(layer.name for layer in self.layers if isinstance(layer.name, str))
             for name, count in names.items():
                 checks.that(
-                    count == 1, f"recording: expected every layer to have a name of its own, got {name!r} {count} times"
+                    count == 1,
+                    f"recording: expected every layer to have a name of its own, got {short_repr(name)} {count} times",
                 )
             for layer in self.layers:
                 if not layer.is_lazy:
@@ -261,19 +262,21 @@ def _as_names(argument: str, tokens: Any) -> tuple[str, ...] | None:
         return None
     listed = tokens.tolist() if hasattr(tokens, "tolist") else tokens
     if isinstance(listed, str) or not isinstance(listed, Sequence) or any(isinstance(each, list) for each in listed):
-        raise InvalidType(f"{argument}: expected a list with a name for each token of one sequence, got {tokens!r:.80}")
+        raise InvalidType(
+            f"{argument}: expected a list with a name for each token of one sequence, got {short_repr(tokens)}"
+        )
     return tuple(map(str, listed))
 
 
 def _check_texts(checks: Checks, recording: Recording) -> None:
     texts = recording.texts if isinstance(recording.texts, Mapping) else {}
     if texts is not recording.texts:
-        checks.fail_type(f"texts: expected a dict of texts by role, got {recording.texts!r:.80}")
+        checks.fail_type(f"texts: expected a dict of texts by role, got {short_repr(recording.texts)}")
     for name, text in (("title", recording.title), ("model_name", recording.model_name), *texts.items()):
         if not isinstance(name, str):
-            checks.fail_type(f"texts: expected a str as role, got {name!r:.80}")
+            checks.fail_type(f"texts: expected a str as role, got {short_repr(name)}")
         if not isinstance(text, str):
-            checks.fail_type(f"{name}: expected a str, got {text!r:.80}")
+            checks.fail_type(f"{name}: expected a str, got {short_repr(text)}")
 
 
 def _check_image(checks: Checks, image: Any) -> None:

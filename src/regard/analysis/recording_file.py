@@ -25,8 +25,9 @@ from torch import Tensor
 from regard.analysis.layer import Layer, LayerList, require_one_sequence
 from regard.analysis.recording import Recording
 from regard.checks import Checks
-from regard.errors import InvalidArgument, InvalidFile, RegardError, raise_problems
+from regard.errors import InvalidArgument, InvalidFile, RegardError, raise_problems, short_repr
 from regard.files import as_path, atomic_write
+from regard.input_files import read_file
 from regard.ops import WeightMatrix
 from regard.ops.masks import Mask, as_mask, to_spans
 from regard.ops.measures import Measure
@@ -47,7 +48,7 @@ def save_recording(recording: Recording, path: str | os.PathLike[str], dtype: to
     """Write a recording; see `Recording.save`."""
     path = as_path(path)
     if dtype is not None and dtype not in FLOATS:
-        raise InvalidArgument(f"dtype: expected torch.float32, float16, bfloat16 or float64, got {dtype!r}")
+        raise InvalidArgument(f"dtype: expected torch.float32, float16, bfloat16 or float64, got {short_repr(dtype)}")
     require_one_sequence(recording.layers)
     layers = [_layer_fields(layer, dtype) for layer in recording.layers]
     fields = {"title": recording.title, "model_name": recording.model_name, "texts": recording.texts, "layers": layers}
@@ -107,12 +108,10 @@ def load(path: str | os.PathLike[str]) -> Recording:
         True
     """
     file = as_path(path)
-    if file.is_dir():
+    if os.path.isdir(file):
         raise InvalidFile(f"{file}: expected a recording, a file such as run.regard, got a folder")
-    if not file.is_file():
-        raise InvalidFile(f"{file}: no such file")
+    data = read_file(file)  # not mapped: reading a mapped file that was truncated ends the process
     with as_invalid_file(file):
-        data = file.read_bytes()  # not mapped: reading a mapped file that was truncated ends the process
         metadata = _metadata(data)
         text = metadata.get("regard")
         if text is None:
@@ -120,7 +119,7 @@ def load(path: str | os.PathLike[str]) -> Recording:
         header = json.loads(text)
         version = header.get("version") if isinstance(header, dict) else None
         if version != VERSION:
-            raise InvalidFile(f"{file}: expected a recording of version {VERSION}, got version {version!r}")
+            raise InvalidFile(f"{file}: expected a recording of version {VERSION}, got version {short_repr(version)}")
         tensors = safetensors.load(data)
         if metadata.get("checksum") != checksum(text, tensors):
             raise InvalidFile(
@@ -201,7 +200,7 @@ def _encode(value: Any, tensors: dict[str, Tensor], dtype: torch.dtype | None) -
         parts = {name: getattr(value, name) for name in taken}
         return {"rule": class_id(type(value)), "arguments": _encode(parts, tensors, dtype)}
     raise InvalidArgument(
-        f"cannot save {type(value).__name__} {value!r:.80}: a file holds data, not code or other objects"
+        f"cannot save {type(value).__name__} {short_repr(value)}: a file holds data, not code or other objects"
     )
 
 
@@ -248,7 +247,7 @@ def _request(
     mask, score = None if mask is None else as_mask(mask), as_score(score)
     keys = request.shape[3]
     if len(full_shape) != 4 or full_shape[3] != keys:
-        raise InvalidArgument(f"full_shape: expected (batch, heads, queries, {keys}), got {full_shape!r:.80}")
+        raise InvalidArgument(f"full_shape: expected (batch, heads, queries, {keys}), got {short_repr(full_shape)}")
     with Checks() as checks:
         for axis, size, full in zip(AXES, request.shape, full_shape, strict=False):
             _check_index(checks, axis, indices[axis], size, full)

@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.analysis.layer import Layer, check_head_indices
 from regard.analysis.padding import valid_queries
 from regard.checks import Checks
-from regard.errors import InvalidArgument, InvalidType, require
+from regard.errors import InvalidArgument, InvalidType, require, short_repr
 from regard.ops import WeightMatrix
 from regard.ops.indexing import Selection, resolve_index
 
@@ -183,7 +183,7 @@ def _validate(
             if not isinstance(head_fusion, str):
                 resolve_index(checks, f"head_fusion in layer {number}", fusions[-1], heads, weights.device)
         if isinstance(head_fusion, str) and head_fusion not in ("mean", "max"):
-            checks.fail(f"head_fusion: expected 'mean', 'max' or indices of heads, got {head_fusion!r}")
+            checks.fail(f"head_fusion: expected 'mean', 'max' or indices of heads, got {short_repr(head_fusion)}")
         checks.number("residual_weight", residual_weight, low=0, below=1)
         rows = resolve_index(checks, "queries", slice(None) if queries is None else queries, tokens, matrices[0].device)
     assert rows is not None

@@ -14,7 +14,7 @@ from torch import Tensor
 from regard.analysis.layer import Layer
 from regard.analysis.padding import valid_rows_and_columns
 from regard.checks import Checks
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, short_repr
 from regard.text.chat import chat_turns
 from regard.text.search import find_tokens
 
@@ -73,7 +73,7 @@ def resolve_segments(
         with Checks() as checks:
             for name, value in segments.items():
                 found = any(_positions(value, layer.key_tokens) for layer in layers)
-                checks.that(found, f"segments[{name!r}]: {_not_found(value, layers, 3)}")
+                checks.that(found, f"segments[{short_repr(name)}]: {_not_found(value, layers, 3)}")
     if not with_queries:
         raise InvalidArgument(f"queries: {_not_found(queries, layers, 2)}")
     return resolved
@@ -93,36 +93,38 @@ def _check_arguments(checks: Checks, segments: Any, queries: Any) -> None:
         checks.that(bool(segments), "segments: expected at least one segment, got an empty dict")
         for name, value in segments.items():
             if not isinstance(name, str) or not name:
-                checks.fail_type(f"segments: expected names as keys, got {name!r:.80}")
+                checks.fail_type(f"segments: expected names as keys, got {short_repr(name)}")
             elif name == "rest":
                 checks.fail("segments: expected another name than 'rest', which names what no segment has")
-            _check_positions(checks, f"segments[{name!r:.80}]", value)
+            _check_positions(checks, f"segments[{short_repr(name)}]", value)
     elif segments is not None and segments not in ("positions", "turns"):
-        checks.fail_type(f"segments: expected a dict of texts or ranges, 'positions' or 'turns', got {segments!r:.80}")
+        checks.fail_type(
+            f"segments: expected a dict of texts or ranges, 'positions' or 'turns', got {short_repr(segments)}"
+        )
     if queries is not None:
         _check_positions(checks, "queries", queries)
 
 
 def _check_positions(checks: Checks, name: str, value: Any) -> None:
     if isinstance(value, str):
-        checks.that(bool(value.strip()), f"{name}: expected a text, got {value!r}")
+        checks.that(bool(value.strip()), f"{name}: expected a text, got {short_repr(value)}")
         return
     items = [value.start, value.stop, value.step] if isinstance(value, slice) else value
     is_list = isinstance(items, Sequence) and not isinstance(items, bytes)
     allowed = (int, type(None)) if isinstance(value, slice) else int
     if not is_list or any(isinstance(item, bool) or not isinstance(item, allowed) for item in items):
-        checks.fail_type(f"{name}: expected a text, a range, a slice or a list of positions, got {value!r:.80}")
+        checks.fail_type(f"{name}: expected a text, a range, a slice or a list of positions, got {short_repr(value)}")
 
 
 def _not_found(value: Any, layers: Sequence[Layer], axis: int) -> str:
     if isinstance(value, str):
-        return f"expected a text that occurs in the recording, got {value!r:.80}"
+        return f"expected a text that occurs in the recording, got {short_repr(value)}"
     sizes = " or ".join(str(size) for size in sorted({layer.weights.shape[axis] for layer in layers}))
     if isinstance(value, slice):
         shown = ":".join("" if each is None else str(each) for each in (value.start, value.stop))
         shown += "" if value.step is None else f":{value.step}"
         return f"expected a range with at least one of the {sizes} tokens, got {shown}"
-    return f"expected positions below {sizes}, the number of tokens, got {value!r:.80}"
+    return f"expected positions below {sizes}, the number of tokens, got {short_repr(value)}"
 
 
 def _positions(value: Positions, tokens: Sequence[str]) -> list[int]:
@@ -182,8 +184,8 @@ def _by_name(layer: Layer, rows: Tensor, named: Mapping[str, Positions]) -> Laye
             if common := sorted({*positions} & {*others}):
                 token = layer.key_tokens[common[0]]
                 checks.fail(
-                    f"segments: expected segments without common tokens, got {name!r} and {other!r}, which both have "
-                    f"token {common[0]}, {token!r}, of {layer.name}"
+                    f"segments: expected segments without common tokens, got {short_repr(name)} and "
+                    f"{short_repr(other)}, which both have token {common[0]}, {short_repr(token)}, of {layer.name}"
                 )
     used = {position for positions in keys.values() for position in positions}
     if layer.kind != "cross" and "first" not in keys and valid[0] not in used:

@@ -16,7 +16,7 @@ from regard.analysis.layer import require_one_sequence
 from regard.analysis.padding import valid_rows_and_columns
 from regard.analysis.recording import Recording
 from regard.checks import Checks
-from regard.errors import InvalidArgument, InvalidType, require
+from regard.errors import InvalidArgument, InvalidType, require, short_repr
 from regard.files import as_path, atomic_write
 from regard.ops.measures import MeasureLike, as_measures
 
@@ -163,11 +163,13 @@ def save_table(columns: Columns, path: str | os.PathLike[str], *, escape_formula
         raise InvalidType(f"columns: expected a dict of lists, got {type(columns).__name__}")
     for name, column in columns.items():
         if isinstance(column, str) or not hasattr(column, "__len__"):
-            raise InvalidType(f"columns: expected a list as {name!r}, got {column!r:.80}")
+            raise InvalidType(f"columns: expected a list as {short_repr(name)}, got {short_repr(column)}")
     columns = {name: _as_list(column) for name, column in columns.items()}
     path, lengths = as_path(path), sorted({len(column) for column in columns.values()})
     with Checks() as checks:
-        checks.that(path.suffix.lower() in SUFFIXES, f"path: expected *{' or *'.join(SUFFIXES)}, got {path.name!r}")
+        checks.that(
+            path.suffix.lower() in SUFFIXES, f"path: expected *{' or *'.join(SUFFIXES)}, got {short_repr(path.name)}"
+        )
         checks.that(len(lengths) <= 1, f"columns: expected equal lengths, got {', '.join(map(str, lengths))}")
     if path.suffix.lower() == ".csv":
         text = io.StringIO()

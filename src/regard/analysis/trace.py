@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
+from regard.errors import short_repr
+
 
 @dataclass(frozen=True, eq=False)
 class Step:
@@ -72,7 +74,7 @@ class Trace:
         for step in self.steps:
             if step.name == name:
                 return step.value
-        raise KeyError(f"no step is called {name!r}; there are {', '.join(self.names)}")
+        raise KeyError(f"no step is called {short_repr(name)}; there are {', '.join(self.names)}")
 
     def to_json(self, indent: int | None = None) -> str:
         """Every step with all its elements; −∞ and NaN are null."""

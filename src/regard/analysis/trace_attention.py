@@ -19,7 +19,7 @@ from regard.analysis.trace_steps import (
     add_self,
 )
 from regard.checks import Checks
-from regard.errors import InvalidArgument, InvalidType
+from regard.errors import InvalidArgument, InvalidType, short_repr
 from regard.nn import AdditiveAttention, MultiHeadAttention, SelfAttention
 from regard.ops import AttentionOutput, attend
 from regard.ops.masks import MaskLike
@@ -219,7 +219,9 @@ def _as_matrix(name: str, value: Any) -> Tensor:
     try:
         table = torch.as_tensor(value, dtype=torch.float64).detach().cpu()
     except (TypeError, ValueError, RuntimeError):
-        raise InvalidType(f"{name}: expected a table of numbers, got {type(value).__name__} {value!r}") from None
+        raise InvalidType(
+            f"{name}: expected a table of numbers, got {type(value).__name__} {short_repr(value)}"
+        ) from None
     if table.ndim != 2 or 0 in table.shape:
         raise InvalidArgument(f"{name}: expected a table (rows, columns), got the shape {tuple(table.shape)}")
     return table

@@ -13,7 +13,7 @@ from regard.analysis.head_scores import Columns
 from regard.analysis.layer import Layer, require_one_sequence
 from regard.analysis.padding import valid_rows_and_columns
 from regard.analysis.recording import Recording
-from regard.errors import InvalidArgument, did_you_mean
+from regard.errors import InvalidArgument, did_you_mean, short_repr
 from regard.ops.measures import GroupPool
 from regard.text.display import display_tokens
 from regard.text.words import group_into_words
@@ -56,7 +56,7 @@ class WordWeights:
             if self.is_cross:
                 expected = f"a query, {expected}, or a key, one of {_list(self.key_words)}"
             hint = did_you_mean(word, (*self.query_words, *self.key_words))
-            raise InvalidArgument(f"token: expected {expected}, got {word!r}{hint}")
+            raise InvalidArgument(f"token: expected {expected}, got {short_repr(word)}{hint}")
         return rows, columns
 
     def columns(self, word: str | None = None) -> Columns:
@@ -144,7 +144,9 @@ def _select_layers(recording: Recording, name: str | None) -> Sequence[Layer]:
         raise InvalidArgument("recording: expected at least one layer of attention, got none")
     names = [layer.name for layer in recording.layers]
     if name is not None and name not in names:
-        raise InvalidArgument(f"layer: expected one of {', '.join(names)}, got {name!r}{did_you_mean(name, names)}")
+        raise InvalidArgument(
+            f"layer: expected one of {', '.join(names)}, got {short_repr(name)}{did_you_mean(name, names)}"
+        )
     if name is not None:
         return [layer for layer in recording.layers if layer.name == name]
     return next(layers for kind in ("cross", "decoder", "encoder") if (layers := recording.layers.by_kind(kind)))

@@ -11,7 +11,7 @@ import typer
 from regard.cli.info import gather_machine, print_facts
 from regard.cli.options import JsonOption
 from regard.cli.output import progress
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, short_repr
 
 if TYPE_CHECKING:
     import torch
@@ -81,7 +81,7 @@ def _usable_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise InvalidArgument(
-            f"device: expected a device of this machine, got {name!r} ({reason}); `regard info` lists them"
+            f"device: expected a device of this machine, got {short_repr(name)} ({reason}); `regard info` lists them"
         ) from None
     return device
 

@@ -22,7 +22,7 @@ from regard.cli.options import (
 )
 from regard.cli.output import note, progress
 from regard.cli.texts import InputText, find_recording, note_file_name, read_texts
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, short_repr
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -152,7 +152,9 @@ def _all_heads(scores: Columns, sort_by: str) -> Table:
 
     measured = [score for score in HEAD_SCORES if rank_heads(scores, score)]
     if sort_by not in measured:
-        raise InvalidArgument(f"--sort-by: expected one of {', '.join(measured)} for this model, got {sort_by!r}")
+        raise InvalidArgument(
+            f"--sort-by: expected one of {', '.join(measured)} for this model, got {short_repr(sort_by)}"
+        )
     table = _empty_table(gap=2)
     table.add_column("head", no_wrap=True)
     for score in measured:

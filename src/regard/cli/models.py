@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.errors import InvalidCheckpoint, UnsupportedCheckpoint
+from regard.errors import InvalidCheckpoint, InvalidFile, UnsupportedCheckpoint
+from regard.input_files import read_json
 
 if TYPE_CHECKING:
     import torch
@@ -132,7 +132,7 @@ def _resolve_folder(folder: Path | None) -> Path | None:
 def _is_transformers_checkpoint(folder: Path) -> bool:
     """Whether a folder has a configuration of transformers."""
     try:
-        values: Any = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        values: Any = read_json(folder / "config.json")
+    except InvalidFile:
         return False
     return isinstance(values, dict) and "model_type" in values and "architecture" not in values

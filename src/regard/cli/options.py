@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, short_repr
 
 PAGE_SUFFIXES = (".html", ".htm", "")
 RECORDING_SUFFIX = ".regard"
@@ -77,5 +77,5 @@ def check_suffix(output: Path | None, suffixes: Iterable[str]) -> None:
     """
     if output is not None and output.suffix not in suffixes:
         raise InvalidArgument(
-            f"--output: expected a name with {', '.join(filter(None, suffixes))}, got {output.name!r}"
+            f"--output: expected a name with {', '.join(filter(None, suffixes))}, got {short_repr(output.name)}"
         )

@@ -23,7 +23,7 @@ from regard.cli.options import (
     check_suffix,
 )
 from regard.cli.texts import InputText, check_texts, find_recording, note_file_name, read_texts
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, short_repr
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -143,9 +143,9 @@ def _parse_segments(options: list[str]) -> dict[str, Positions]:
         name, equals, value = option.partition("=")
         name = name.strip()
         if not name or not equals or not value.strip():
-            raise InvalidArgument(f"--segment: expected NAME=TEXT or NAME=START:STOP, got {option!r}")
+            raise InvalidArgument(f"--segment: expected NAME=TEXT or NAME=START:STOP, got {short_repr(option)}")
         if name in named:
-            raise InvalidArgument(f"--segment: expected different names, got {name!r} twice")
+            raise InvalidArgument(f"--segment: expected different names, got {short_repr(name)} twice")
         check_texts({"--segment": option})
         named[name] = _parse_positions(value)
     return named

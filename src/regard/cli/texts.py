@@ -12,7 +12,7 @@ import typer
 
 from regard.cli.options import RECORDING_SUFFIX, reject_options
 from regard.cli.output import note
-from regard.errors import InvalidArgument, InvalidFile
+from regard.errors import InvalidArgument, InvalidFile, short_repr
 from regard.text.readers import display_name, read_lines
 
 
@@ -26,7 +26,7 @@ def check_texts(texts: Mapping[str, str | None]) -> None:
 
     with Checks() as checks:
         for name, text in texts.items():
-            if text is None or not checks.that(bool(text.strip()), f"{name}: expected a text, got {text!r}"):
+            if text is None or not checks.that(bool(text.strip()), f"{name}: expected a text, got {short_repr(text)}"):
                 continue
             try:
                 text.encode()

@@ -17,7 +17,7 @@ from torch import Tensor
 from regard.checks import Checks
 from regard.data.batching import BatchIndices, ResumableLoader, split
 from regard.data.token_dataset import Columns, TokenDataset, chunked, hash_files, tokenize_once
-from regard.errors import InvalidFile, did_you_mean
+from regard.errors import InvalidFile, did_you_mean, short_repr
 from regard.text.readers import read_labeled_texts, read_lines
 
 MAX_LABELS = 20
@@ -142,7 +142,7 @@ def _read_labeled(files: Sequence[str | Path], labels: Sequence[str]) -> Iterato
         if label not in indices:
             more = f" and {len(labels) - 10} more" if len(labels) > 10 else ""
             known = ", ".join(map(repr, labels[:10])) + more
-            raise InvalidFile(f"{where}: expected one of {known}, got {label!r}{did_you_mean(label, labels)}")
+            raise InvalidFile(f"{where}: expected one of {known}, got {short_repr(label)}{did_you_mean(label, labels)}")
         yield text, indices[label]
 
 

@@ -18,12 +18,14 @@ from torch.utils.data import Dataset
 
 from regard.errors import InvalidFile
 from regard.files import flush_to_disk, staging_folder
+from regard.input_files import check_file, exists, read_json
 from regard.text.readers import check_files
 
 Item = TypeVar("Item")
 Columns = Sequence[Sequence[Sequence[int]]]
 """Rows of token ids of each column of a dataset."""
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+COUNTS_FILE, CHECKSUMS_FILE = "counts.json", "checksums.json"
 CHUNK_SIZE = 10_000  # texts that are tokenized together
 
 
@@ -64,7 +66,8 @@ def tokenize_once(
 ) -> tuple[list[TokenDataset], Counter[str]]:
     """Write columns of token ids into a folder of the cache, unless it is there, and map them into memory.
 
-    The folder appears only when it is complete. Of several processes that write it, the first to finish wins.
+    The folder appears only when it is complete and on disk. Of several processes that write it, the first to finish
+    wins. Its files have checksums, which are compared whenever it is opened.
 
     Args:
         cache: Folder of all cached datasets.
@@ -76,12 +79,12 @@ def tokenize_once(
         The columns and the counts.
 
     Raises:
-        InvalidFile: If the cache cannot be written. Errors of ``tokenize`` propagate.
+        InvalidFile: If the cache cannot be written, or is damaged. Errors of ``tokenize`` propagate.
     """
     cache = Path(cache)
     folder = cache / hashlib.sha256(f"{FORMAT_VERSION}\n{key}".encode()).hexdigest()[:16]
     try:
-        if not folder.is_dir():
+        if not exists(folder):
             with staging_folder(cache) as staging:
                 draft = staging / folder.name
                 draft.mkdir()
@@ -98,7 +101,7 @@ def tokenize_once(
         raise
     except OSError as error:
         raise InvalidFile(f"{folder}: the tokenized data could not be written: {error.strerror or error}") from error
-    counts = Counter(json.loads((folder / "counts.json").read_text()))
+    counts = _check(folder, columns)
     return [_open(folder, name) for name in columns], counts
 
 
@@ -113,7 +116,30 @@ def _write(folder: Path, columns: Sequence[str], tokenize: Callable[[Counter[str
                 column_lengths += map(len, rows)
     for name, column_lengths in zip(columns, lengths, strict=True):
         np.save(folder / f"{name}.npy", np.cumsum(column_lengths, dtype=np.int64))
-    (folder / "counts.json").write_text(json.dumps(counts))
+    (folder / COUNTS_FILE).write_text(json.dumps(counts))
+    checksums = {name: hash_files([folder / name]) for name in _file_names(columns)}
+    (folder / CHECKSUMS_FILE).write_text(json.dumps(checksums))
+
+
+def _file_names(columns: Sequence[str]) -> list[str]:
+    return [COUNTS_FILE, *(f"{name}.{suffix}" for name in columns for suffix in ("bin", "npy"))]
+
+
+def _check(folder: Path, columns: Sequence[str]) -> Counter[str]:
+    """The counts of a folder whose files are as they were written.
+
+    Raises:
+        InvalidFile: If one is damaged.
+    """
+    remedy = f"remove the folder {folder}, which is then written again"
+    try:
+        written = read_json(folder / CHECKSUMS_FILE)
+        for name in _file_names(columns):
+            if not isinstance(written, dict) or written.get(name) != hash_files([folder / name]):
+                raise InvalidFile(f"{folder / name}: expected tokenized data, got a damaged file")
+        return Counter(read_json(folder / COUNTS_FILE))
+    except InvalidFile as error:
+        raise InvalidFile(f"{error}; {remedy}") from None
 
 
 def _open(folder: Path, name: str) -> TokenDataset:
@@ -145,12 +171,12 @@ def hash_files(files: Sequence[str | Path]) -> str:
     check_files(files)
     total = hashlib.sha256()
     for path in files:
+        check_file(path)
         try:
             with open(path, "rb") as file:
                 while block := file.read(1 << 20):
                     total.update(block)
         except OSError as error:
-            reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
-            raise InvalidFile(f"{path}: {reason}") from None
+            raise InvalidFile(f"{path}: could not be read: {error.strerror or error}") from None
         total.update(b"\n")
     return total.hexdigest()

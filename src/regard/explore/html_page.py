@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.errors import InvalidType
+from regard.errors import InvalidType, short_repr
 from regard.explore.pack import pack
 from regard.explore.static_files import hash_of, inert_json, module_scripts, static, style_sheet
 from regard.files import atomic_write
@@ -56,7 +56,7 @@ def write_html(recording: Recording, path: str | os.PathLike[str], *, compare_wi
         'attention.html'
     """
     if not isinstance(path, (str, os.PathLike)):
-        raise InvalidType(f"path: expected str or os.PathLike, the file to write, got {path!r:.80}")
+        raise InvalidType(f"path: expected str or os.PathLike, the file to write, got {short_repr(path)}")
     content = to_html(recording, compare_with=compare_with).encode("utf-8", "xmlcharrefreplace")
     with atomic_write(path) as file:
         file.write(content)

@@ -14,7 +14,7 @@ from regard.analysis.head_scores import HEAD_SCORES, Columns, HeadScoreAccumulat
 from regard.analysis.layer import Layer, require_one_sequence
 from regard.analysis.opening import opening_head, opening_token
 from regard.analysis.recording import Recording
-from regard.errors import InvalidArgument, InvalidType, raise_problems
+from regard.errors import InvalidArgument, InvalidType, raise_problems, short_repr
 from regard.explore.alignment import align_sequences, counterparts
 from regard.explore.page_format import (
     FORMAT_VERSION,
@@ -281,4 +281,6 @@ def _check_range(layer: Layer, weights: Tensor, name: str) -> list[str]:
     if low >= -WEIGHT_TOLERANCE and high <= 1 + WEIGHT_TOLERANCE:
         return []
     where = "" if name == "recording" else f"{name}: "
-    return [f"{where}layer {layer.name!r}: expected weights from 0 to 1, got values from {low:.4g} to {high:.4g}"]
+    return [
+        f"{where}layer {short_repr(layer.name)}: expected weights from 0 to 1, got values from {low:.4g} to {high:.4g}"
+    ]

@@ -14,7 +14,7 @@ from torch import Tensor
 from regard.analysis.head_scores import HEAD_SCORES, head_scores
 from regard.analysis.layer import LayerList
 from regard.analysis.recording import Recording
-from regard.errors import raise_problems
+from regard.errors import raise_problems, short_repr
 from regard.explore.pack import check, make_header, qkv, qkv_arrays, qkv_shapes, scores_of
 from regard.explore.page_format import PageHeader, SegmentHeader, float_array, write_block
 from regard.explore.segment_shares import layer_segments, segment_headers
@@ -260,7 +260,7 @@ class RecordingService:
 def _not_finite(recording: Recording) -> list[str]:
     """Problems that are known before weights are computed."""
     return [
-        f"layer {layer.name!r}: expected finite queries and keys, got NaN or infinity in its {name}"
+        f"layer {short_repr(layer.name)}: expected finite queries and keys, got NaN or infinity in its {name}"
         for layer in recording.layers
         for name, part in (("queries", layer.weights.request.query), ("keys", layer.weights.request.key))
         if not part.isfinite().all()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from regard.checks import Checks
-from regard.errors import InvalidArgument, InvalidType
+from regard.errors import InvalidArgument, InvalidType, short_repr
 from regard.explore.token_labels import token_labels
 from regard.text.words import group_into_words, is_special
 
@@ -55,7 +55,7 @@ def find_query(trace: Trace, query: int | str) -> int:
     tokens = axis_tokens(trace, "query")
     labels = token_labels(tokens)
     if not isinstance(query, (int, str)) or isinstance(query, bool):
-        raise InvalidType(f"query: expected an index or the text of a token, got {query!r:.80}")
+        raise InvalidType(f"query: expected an index or the text of a token, got {short_repr(query)}")
     if isinstance(query, str) and query.isdecimal():
         query = int(query)
     last = len(tokens) - 1
@@ -68,7 +68,9 @@ def find_query(trace: Trace, query: int | str) -> int:
         if query in spelled:
             return list(spelled).index(query)
     listed = ", ".join(dict.fromkeys(labels))
-    raise InvalidArgument(f"query: expected an index from 0 to {last} or one of the tokens {listed}; got {query!r:.80}")
+    raise InvalidArgument(
+        f"query: expected an index from 0 to {last} or one of the tokens {listed}; got {short_repr(query)}"
+    )
 
 
 def select(trace: Trace, head: int | None = None, query: int | str | None = None) -> TraceSelection:

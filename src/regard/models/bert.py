@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.checks import Checks
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, short_repr
 from regard.models.config import (
     MAX_SIZE,
     Count,
@@ -90,9 +90,11 @@ class BertConfig(TransformerLayerConfig):
         object.__setattr__(self, "labels", tuple(self.labels))  # JSON has only lists
         check_below(checks, "vocab_size", self.vocab_size, pad_id=self.pad_id)
         if self.head in CLASSIFIERS and len(self.labels) < 2:
-            checks.fail(f"labels: expected at least two names for head={self.head!r}, got {self.labels}")
+            checks.fail(
+                f"labels: expected at least two names for head={short_repr(self.head)}, got {short_repr(self.labels)}"
+            )
         if len(set(self.labels)) < len(self.labels):
-            checks.fail(f"labels: expected different names, got {self.labels}")
+            checks.fail(f"labels: expected different names, got {short_repr(self.labels)}")
         if self.truncation_length is not None and self.truncation_length > self.max_seq_len:
             expected = f"at most max_seq_len={self.max_seq_len}"
             checks.fail(f"truncation_length: expected {expected}, got {self.truncation_length}")
@@ -191,7 +193,9 @@ class Bert(nn.Module):
         heads = ("pooler", "classifier", "mlm_head")
         shapes = [{n: p.shape for n, p in each.items() if not n.startswith(heads)} for each in (own, new)]
         if shapes[0] != shapes[1]:
-            raise InvalidArgument(f"changes: expected fields that change no weights of the encoder, got {changes}")
+            raise InvalidArgument(
+                f"changes: expected fields that change no weights of the encoder, got {short_repr(changes)}"
+            )
         with torch.no_grad():
             for name, parameter in new.items():
                 if name in own and (same or not name.startswith(heads[1:])):
@@ -299,7 +303,7 @@ class Bert(nn.Module):
             InvalidArgument: If the head is not ``masked_lm``, or shapes, dtypes or ids do not fit.
         """
         if self.mlm_head is None:
-            raise InvalidArgument(f"head: expected 'masked_lm', got {self.config.head!r}")
+            raise InvalidArgument(f"head: expected 'masked_lm', got {short_repr(self.config.head)}")
         hidden, _ = self.forward_features(input_ids, lengths)
         is_labeled = labels != -100
         hidden, labels = self.mlm_head.transform(hidden[is_labeled]), labels[is_labeled]

@@ -24,8 +24,10 @@ from regard.errors import (
     UnsupportedCheckpoint,
     did_you_mean,
     raise_problems,
+    short_repr,
 )
 from regard.files import as_path, atomic_folder
+from regard.input_files import exists, read_json
 from regard.models.bert import Bert, BertConfig
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.gpt import GPT, GPTConfig
@@ -108,7 +110,7 @@ def save_model(
     names = {architecture: name for name, (_, architecture) in ARCHITECTURES.items()}
     with Checks() as checks:
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-            checks.fail(f"dtype: expected a floating-point dtype, got {dtype!r}")
+            checks.fail(f"dtype: expected a floating-point dtype, got {short_repr(dtype)}")
         if tokenizer is not None and not callable(getattr(tokenizer, "save", None)):
             checks.fail_type(f"tokenizer: expected an object with save(folder), got {type(tokenizer).__name__}")
         checks.choice("format", format, get_args(Format))
@@ -215,7 +217,7 @@ def load_config(folder: str | os.PathLike[str], expected: type[Any] | None = Non
 
 def _check_expected(expected: Any) -> None:
     if expected is not None and not isinstance(expected, type):
-        raise InvalidType(f"expected: expected a class of models, such as Bert, got {expected!r:.80}")
+        raise InvalidType(f"expected: expected a class of models, such as Bert, got {short_repr(expected)}")
 
 
 def _read_config(
@@ -238,11 +240,12 @@ def _read_config(
 
 def _find_files(folder: Path) -> list[Path]:
     """The weight files of a folder, which must have a configuration too."""
-    if not folder.is_dir():
-        found = "a file" if folder.exists() else "no such folder"
+    if not os.path.isdir(folder):
+        found = "a path that cannot be read" if exists(folder) else "no such folder"
+        found = "a file" if os.path.exists(folder) else found
         raise InvalidCheckpoint(f"{folder}: expected a folder with {CONFIG_FILE} and {WEIGHTS_FILE}, got {found}")
     paths = weight_files(folder)
-    missing = [] if (folder / CONFIG_FILE).is_file() else [CONFIG_FILE]
+    missing = [] if exists(folder / CONFIG_FILE) else [CONFIG_FILE]
     missing += [] if paths else [WEIGHTS_FILE]
     models = sorted(path.parent.name for path in folder.glob(f"*/{WEIGHTS_FILE}")) if missing else []
     hint = f"; load one of the models in its folders {', '.join(models)}" if models else ""  # the folder of a run
@@ -321,12 +324,7 @@ def _converter_for_config(values: dict[str, Any]) -> CheckpointConverter | None:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidCheckpoint(f"{path}: could not be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:  # malformed JSON or UTF-8; too deeply nested brackets
-        raise InvalidCheckpoint(f"{path}: not valid JSON: {error}") from error
+    values = read_json(path, InvalidCheckpoint)
     if not isinstance(values, dict):
         raise InvalidCheckpoint(f"{path}: expected a JSON object, got {type(values).__name__}")
     return values
@@ -340,14 +338,14 @@ def _native_config(path: Path, values: dict[str, Any]) -> Any:
         raise UnsupportedCheckpoint(f"{path}: model_type: expected one of {', '.join(CONVERTERS)}, got {got:.80}")
     if not isinstance(name, str) or name not in ARCHITECTURES:
         known, hint = ", ".join(ARCHITECTURES), "; a checkpoint of transformers needs model_type"
-        got = f"{name!r:.80}{hint if name is None else ''}"
+        got = f"{short_repr(name)}{hint if name is None else ''}"
         raise InvalidCheckpoint(f"{path}: architecture: expected one of {known}, got {got}")
     version = values.pop("format_version", None)
     if type(version) is not int or version != FORMAT_VERSION:
         hint = "; update regard" if type(version) is int and version > FORMAT_VERSION else ""
         if version is None:
             hint = "; the model was saved by an older version of regard: use that version or train the model again"
-        raise InvalidCheckpoint(f"{path}: format_version: expected {FORMAT_VERSION}, got {version!r:.80}{hint}")
+        raise InvalidCheckpoint(f"{path}: format_version: expected {FORMAT_VERSION}, got {short_repr(version)}{hint}")
     config_type, _ = ARCHITECTURES[name]
     known = [field.name for field in fields(config_type)]
     unknown = [key for key in values if key not in known]
@@ -364,12 +362,13 @@ def _native_config(path: Path, values: dict[str, Any]) -> Any:
 def _read_generation_config(folder: Path) -> dict[str, Any]:
     """The special token ids in generation_config.json, which override those in config.json."""
     path = folder / GENERATION_FILE
-    values = _read_json(path) if path.is_file() else {}
+    values = _read_json(path) if exists(path) else {}
     keys = ("bos_token_id", "eos_token_id", "decoder_start_token_id")
     ids = {key: values[key] for key in keys if values.get(key) is not None}
     wrong = {key: value for key, value in ids.items() if not all(type(each) is int for each in as_tuple(value))}
     raise_problems(
-        [f"{path}: {key}: expected a token id, got {value!r:.80}" for key, value in wrong.items()], InvalidCheckpoint
+        [f"{path}: {key}: expected a token id, got {short_repr(value)}" for key, value in wrong.items()],
+        InvalidCheckpoint,
     )
     return ids
 
@@ -380,6 +379,8 @@ def _huggingface_config(
     path = folder / CONFIG_FILE
     try:
         return converter.read_extra_files(converter.read_config(values, weights), folder)
+    except InvalidCheckpoint:
+        raise
     except InvalidArgument as error:
         raise UnsupportedCheckpoint(f"{path}: {converter.use_checkpoint_names(str(error))}") from error
     except (OSError, TypeError, ValueError, AttributeError, LookupError, RecursionError) as error:

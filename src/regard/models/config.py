@@ -11,7 +11,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from regard.checks import Checks
-from regard.errors import InvalidType
+from regard.errors import InvalidType, short_repr
 from regard.nn.feed_forward import Activation
 from regard.nn.multi_head_attention import check_heads
 from regard.ops.scores.bias import MAX_DISTANCE
@@ -166,9 +166,9 @@ class TransformerLayerConfig:
 def _check_rotary_scaling(checks: Checks, scaling: Mapping[str, float]) -> None:
     if set(scaling) not in ({"factor"}, set(ROTARY_SCALING_KEYS)):
         keys = f"the key 'factor', or all of {', '.join(sorted(ROTARY_SCALING_KEYS))}"
-        checks.fail(f"rotary_scaling: expected {keys}, got {scaling!r}")
+        checks.fail(f"rotary_scaling: expected {keys}, got {short_repr(scaling)}")
     elif len(scaling) > 1 and scaling["high_freq_factor"] <= scaling["low_freq_factor"]:
-        checks.fail(f"rotary_scaling: expected high_freq_factor above low_freq_factor, got {scaling!r}")
+        checks.fail(f"rotary_scaling: expected high_freq_factor above low_freq_factor, got {short_repr(scaling)}")
 
 
 def check_config(config: Config, kind: type[Config]) -> Config:
@@ -203,7 +203,7 @@ def validate(config: Any, checks: Checks) -> bool:
         if get_origin(hint) is Literal:
             checks.choice(name, value, get_args(hint))
         elif not _fits(value, hint):
-            checks.fail(f"{name}: expected {_expected(hint)}, got {value!r:.80}")
+            checks.fail(f"{name}: expected {_expected(hint)}, got {short_repr(value)}")
             comparable &= _fits(value, hint, bounded=False)
     return comparable
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import re
 import warnings
@@ -18,9 +17,11 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from regard.errors import InvalidCheckpoint, raise_problems
+from regard.errors import InvalidCheckpoint, raise_problems, short_repr
+from regard.input_files import check_file, exists, read_json
 from regard.models.layers import reset_buffers
 
+MAX_NAME = 255  # bytes, of a file in the file systems of today
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 UNSAFE_PICKLE = "expected a dict of tensors, got other objects, which could run code; save the model as safetensors"
@@ -33,24 +34,27 @@ def weight_files(folder: Path) -> list[Path]:
         InvalidCheckpoint: If an index is damaged, or lists files that are missing or in another folder.
     """
     for name in WEIGHT_FILES:
-        if (folder / name).is_file():
+        if exists(folder / name):
             return [folder / name]
         index = folder / f"{name}.index.json"
-        if index.is_file():
+        if exists(index):
             return _shard_files(index)
     return []
 
 
 def _shard_files(index: Path) -> list[Path]:
-    try:
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidCheckpoint(f"{index}: weight_map: expected a file name for each tensor, got {error!r}") from error
-    elsewhere = [name for name in names if not isinstance(name, str) or Path(name).name != name]
-    problems = [f"{index}: weight_map: expected names of files in its folder, got {name!r:.80}" for name in elsewhere]
+    values = read_json(index, InvalidCheckpoint)
+    names = values.get("weight_map") if isinstance(values, dict) else None
+    if not isinstance(names, dict):
+        raise InvalidCheckpoint(f"{index}: weight_map: expected a file name for each tensor, got {short_repr(names)}")
+    names = [*names.values()]
+    elsewhere = [name for name in names if not isinstance(name, str) or Path(name).name != name or len(name) > MAX_NAME]
+    problems = [
+        f"{index}: weight_map: expected names of files in its folder, got {short_repr(name)}" for name in elsewhere
+    ]
     raise_problems(problems, InvalidCheckpoint)
-    paths = [index.parent / name for name in sorted(names)]
-    problems = [f"{path}: no such file, but {index.name} lists it" for path in paths if not path.is_file()]
+    paths = [index.parent / name for name in sorted(set(names))]
+    problems = [f"{path}: no such file, but {index.name} lists it" for path in paths if not exists(path)]
     raise_problems(problems, InvalidCheckpoint)
     return paths
 
@@ -59,10 +63,11 @@ def read_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
     """All tensors in files, by name; they can be views of the files.
 
     Raises:
-        InvalidCheckpoint: If a file is damaged or contains anything other than tensors.
+        InvalidCheckpoint: If a file is unreadable, damaged or contains anything other than tensors.
     """
     weights: dict[str, Tensor] = {}
     for path in paths:
+        check_file(path, InvalidCheckpoint)
         weights |= _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
     return weights
 

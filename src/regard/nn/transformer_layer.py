@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard.checks import Checks, describe
-from regard.errors import InvalidType
+from regard.errors import InvalidType, short_repr
 from regard.nn.cache import DecoderCache, LayerCache
 from regard.nn.dropout import Dropout
 from regard.nn.feed_forward import FeedForward
@@ -53,7 +53,7 @@ class Residual(nn.Module):
     ) -> None:
         super().__init__()
         if not isinstance(norm_first, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidType(f"norm_first: expected True or False, got {norm_first!r:.80}")
+            raise InvalidType(f"norm_first: expected True or False, got {short_repr(norm_first)}")
         self.norm_first = norm_first
         self.norm = norm_layer(d_model)
         self.dropout = Dropout(dropout)

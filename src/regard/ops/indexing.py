@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.checks import Checks
-from regard.errors import InvalidType
+from regard.errors import InvalidType, short_repr
 from regard.ops.measures.base import Block, Measure, lowest
 from regard.ops.tile import Shape
 
@@ -72,18 +72,20 @@ def resolve_index(checks: Checks, name: str, index: Any, size: int, device: torc
     try:
         indices = torch.arange(size, device=device)[index] if isinstance(index, slice) else torch.as_tensor(index)
     except (TypeError, ValueError, RuntimeError):
-        raise InvalidType(f"{name}: expected an int, several or a slice with a positive step, got {index!r}") from None
+        raise InvalidType(
+            f"{name}: expected an int, several or a slice with a positive step, got {short_repr(index)}"
+        ) from None
     indices = indices.to(device).reshape(-1)
     if indices.dtype == torch.bool and len(indices) == size and not isinstance(index, bool):
         indices = indices.nonzero().flatten()
     if indices.numel() and (indices.dtype == torch.bool or indices.is_floating_point() or indices.is_complex()):
-        checks.fail(f"{name}: expected integers or {size} bools, got {index!r}")
+        checks.fail(f"{name}: expected integers or {size} bools, got {short_repr(index)}")
         return None
     indices = indices.to(torch.int64)
     if len(indices) == 0:
-        checks.fail(f"{name}: expected at least one of {size}, got {index!r}, which selects none")
+        checks.fail(f"{name}: expected at least one of {size}, got {short_repr(index)}, which selects none")
     elif int(indices.min()) < -size or int(indices.max()) >= size:
-        checks.fail(f"{name}: expected indices from {-size} to {size - 1}, got {index!r}")
+        checks.fail(f"{name}: expected indices from {-size} to {size - 1}, got {short_repr(index)}")
     return torch.where(indices < 0, indices + size, indices)
 
 

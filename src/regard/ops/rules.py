@@ -13,7 +13,7 @@ import torch
 from typing_extensions import dataclass_transform
 
 from regard.checks import as_device, describe
-from regard.errors import InvalidArgument, InvalidType, did_you_mean
+from regard.errors import InvalidArgument, InvalidType, did_you_mean, short_repr
 from regard.ops.tree import map_tensors
 
 _BUILTIN: dict[type[Rule], dict[str, type[Rule]]] = {}
@@ -174,7 +174,9 @@ def resolve(base: type[Rule], value: Any, argument: str) -> Any:
         raise InvalidType(
             f"{argument}: expected an instance, got the class {value.__name__}; use {value.__name__}(...)"
         )
-    raise InvalidType(f"{argument}: expected a name or a {base.__name__}, got {type(value).__name__} {value!r:.80}")
+    raise InvalidType(
+        f"{argument}: expected a name or a {base.__name__}, got {type(value).__name__} {short_repr(value)}"
+    )
 
 
 def _depth(cls: type, name: str) -> int:

@@ -17,7 +17,7 @@ from regard.analysis.recording import Recording
 from regard.analysis.trace import Trace
 from regard.checks import Checks, as_device, describe
 from regard.data.batching import pad_batch
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, short_repr
 from regard.generation.sampling import SEED_RANGE
 from regard.models import GPT, Bert
 from regard.models.checkpoint import kind_of, load_model
@@ -224,7 +224,7 @@ def check_dtype(dtype: torch.dtype) -> None:
         InvalidArgument: If they cannot.
     """
     if dtype not in DTYPES:
-        raise InvalidArgument(f"dtype: expected one of {', '.join(map(str, DTYPES))}, got {dtype!r}")
+        raise InvalidArgument(f"dtype: expected one of {', '.join(map(str, DTYPES))}, got {short_repr(dtype)}")
 
 
 def available_device(device: str | torch.device) -> torch.device:

@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Self
 
-from regard.errors import InvalidFile
+from regard.errors import InvalidFile, short_repr
 from regard.files import atomic_write
+from regard.input_files import exists, read_json
 
 CONFIDENCE_FILE = "confidence.json"
 
@@ -56,18 +57,18 @@ class ConfidenceModel:
             InvalidFile: If the file cannot be read or is not one.
         """
         path = folder / CONFIDENCE_FILE
-        if not path.is_file():
+        if not exists(path):
             return None
         names = [field.name for field in fields(cls)]
+        values = read_json(path)
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
             numbers = {name: float(values[name]) for name in names}
             if not all(map(math.isfinite, numbers.values())):
                 raise ValueError(f"{numbers}")
             return cls(**numbers)
-        except (OSError, ValueError, TypeError, LookupError) as error:
+        except (ValueError, OverflowError, TypeError, LookupError) as error:
             expected = f"JSON with the finite numbers {', '.join(names)}"
-            raise InvalidFile(f"{path}: expected {expected}, got {error!r}") from error
+            raise InvalidFile(f"{path}: expected {expected}, got {short_repr(error)}") from error
 
     def save(self, folder: Path) -> None:
         """Write the confidence model into a model's folder.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -15,7 +14,8 @@ from typing import Any, TypeVar
 import torch
 
 from regard.checks import Checks
-from regard.errors import InvalidFile
+from regard.errors import InvalidFile, short_repr
+from regard.input_files import parse_json
 from regard.metrics import classification_metrics, perplexity
 from regard.metrics.generation import generation_metrics, generation_signature
 from regard.metrics.translation import Score, check_references, corpus_scores
@@ -229,12 +229,12 @@ def evaluate_classifier(encoder: TextEncoder | Folder, examples: Sequence[tuple[
             checks.that(bool(examples), f"{name}: expected at least one text with its class, got none")
             for index, example in enumerate(examples):
                 if not _is_example(example):
-                    checks.fail_type(f"{name}[{index}]: expected (text, class), both str, got {example!r:.80}")
+                    checks.fail_type(f"{name}[{index}]: expected (text, class), both str, got {short_repr(example)}")
     encoder.check_head("sequence_classification")
     texts, labels = [text for text, _ in examples], encoder.model.config.labels
     with Checks() as checks:
         for label in sorted({label for _, label in examples} - set(labels)):
-            checks.fail(f"{name}: expected one of the classes {', '.join(map(repr, labels))}, got {label!r}")
+            checks.fail(f"{name}: expected one of the classes {', '.join(map(repr, labels))}, got {short_repr(label)}")
     confusion = torch.zeros(len(labels), len(labels), dtype=torch.int64)
     for (_, label), prediction in zip(examples, encoder.classify(texts), strict=True):
         confusion[labels.index(label), labels.index(prediction.label)] += 1
@@ -273,9 +273,10 @@ def _read_texts(path: Path) -> list[str]:
     texts = []
     for number, line in enumerate(lines, start=1):
         try:
-            text = json.loads(line)["text"]
-        except (ValueError, KeyError, TypeError):
-            text = None
+            values = parse_json(line, path)
+        except InvalidFile:
+            values = None
+        text = values.get("text") if isinstance(values, dict) else None
         if not isinstance(text, str):
             expected = "an object with a 'text', as `regard generate --json` prints it"
             raise InvalidFile(f"{path}, line {number}: expected {expected}, got {line[:60]!r}")

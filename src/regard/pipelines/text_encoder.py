@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.checks import Checks
 from regard.data.masking import mask_tokens
 from regard.data.texts import truncate
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, short_repr
 from regard.metrics.classification import perplexity
 from regard.models.bert import Bert, Head
 from regard.pipelines.base import SelfAttentionPipeline, check_token_counts
@@ -219,7 +219,9 @@ class TextEncoder(SelfAttentionPipeline[Bert]):
         encoded = self.tokenizer.encode(texts, add_special_tokens=True, split_special_tokens=False)
         with Checks() as checks:  # a tokenizer may add no special tokens
             for index, ids in enumerate(encoded):
-                checks.that(bool(ids), f"texts[{index}]: expected a text of at least one token, got {texts[index]!r}")
+                checks.that(
+                    bool(ids), f"texts[{index}]: expected a text of at least one token, got {short_repr(texts[index])}"
+                )
         return truncate(encoded, limit, self.tokenizer)
 
     def _encode_text(self, text: str) -> list[int]:

@@ -15,7 +15,7 @@ from regard.analysis.layer import LayerList
 from regard.analysis.recording import Recording
 from regard.analysis.trace import Trace
 from regard.checks import Checks
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, short_repr
 from regard.generation.beam_search import beam_search, check_search
 from regard.generation.sampling import SamplingParams, check_sampling, sample
 from regard.generation.state import Hypothesis
@@ -140,7 +140,7 @@ class Translator(Pipeline[EncoderDecoder]):
             else:
                 checks.integer("nbest", nbest, low=1)
                 for name, value in search.items():
-                    checks.fail(f"{name}: expected None with sampling, got {value!r}; leave one of them out")
+                    checks.fail(f"{name}: expected None with sampling, got {short_repr(value)}; leave one of them out")
         if sampling is not None:  # one generator for all batches, so that equal lines get different samples
             options = {"nbest": nbest, "sampling": vars(sampling.with_generator(self.device))}
         parts = self._split_long_lines(lines, line_names)

@@ -10,6 +10,7 @@ from typing import ClassVar, Self
 
 from regard.errors import InvalidFile
 from regard.files import as_path, atomic_write
+from regard.input_files import exists, read_file
 from regard.text.words import white_space_word_indices
 
 CONFIG_FILE = "tokenizer_config.json"
@@ -155,9 +156,8 @@ class BaseTokenizer(ABC):
         """
         folder = as_path(folder, "folder")
         paths = [folder / name for name in (*cls.required_files, *cls.optional_files)]
+        files = {path.name: read_file(path) for path in paths if exists(path)}
         try:
-            return cls({path.name: path.read_bytes() for path in paths if path.is_file()})
+            return cls(files)
         except InvalidFile as error:
             raise InvalidFile(f"{folder}/{error}") from error
-        except OSError as error:
-            raise InvalidFile(f"{error.filename}: cannot be read: {error.strerror or error}") from error

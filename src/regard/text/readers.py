@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from regard.errors import InvalidArgument, InvalidFile, InvalidType
+from regard.errors import InvalidArgument, InvalidFile, InvalidType, short_repr
 from regard.files import as_path
+from regard.input_files import check_file
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
@@ -26,8 +27,8 @@ def read_lines(path: str | Path) -> Iterator[str]:
 
     Raises:
         InvalidType: If the path is not a str or path.
-        InvalidFile: If the file is missing, unreadable or a recording (``*.regard``), or a line is not UTF-8; the
-            message has the line's number.
+        InvalidFile: If the file is missing, unreadable, not a regular file or a recording (``*.regard``), or a line is
+            not UTF-8; the message has the line's number.
     """
     name = display_name(path)
     if name.endswith(".regard") and as_path(path).is_file():
@@ -43,14 +44,14 @@ def read_lines(path: str | Path) -> Iterator[str]:
             f"{name}, line {number}: expected UTF-8, got 0x{error.object[error.start]:02x} at byte {error.start + 1} "
             "of the line; convert the file first, for example with `iconv -t UTF-8`"
         ) from None
-    except FileNotFoundError:
-        raise InvalidFile(f"{name}: no such file") from None
+    except InvalidFile:
+        raise
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InvalidFile(
             f"{name}: expected a gzip file, but it is damaged or truncated after line {number}: {error}"
         ) from None
     except OSError as error:
-        raise InvalidFile(f"{name}: cannot be read: {error.strerror or error}") from None
+        raise InvalidFile(f"{name}: could not be read: {error.strerror or error}") from None
 
 
 def display_name(path: str | Path) -> str:
@@ -61,6 +62,7 @@ def display_name(path: str | Path) -> str:
 def _open(path: str | Path) -> AbstractContextManager[Iterable[bytes]]:
     path = as_path(path)
     if str(path) != "-":
+        check_file(path)
         return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
     if sys.stdin is None:
         raise OSError("it is closed")
@@ -126,7 +128,7 @@ def read_alignments(path: str | Path) -> Iterator[list[tuple[int, int]]]:
         links = [link.partition("-")[::2] for link in line.split()]
         if not all(source.isdecimal() and target.isdecimal() for source, target in links):
             where = f"{display_name(path)}, line {number}"
-            raise InvalidFile(f"{where}: expected word indices source-target such as '0-0 1-2', got {line!r}")
+            raise InvalidFile(f"{where}: expected word indices source-target such as '0-0 1-2', got {short_repr(line)}")
         yield [(int(source), int(target)) for source, target in links]
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from regard.errors import InvalidFile, require
+from regard.errors import InvalidFile, raise_problems, require, short_repr
+from regard.input_files import parse_json
 from regard.text.base import BaseTokenizer
 from regard.text.validation import as_ids, as_sequences, check_texts
 
 SPM_FILE = "tokenizer.model"
 MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
+MARIAN_SPECIAL = ("<unk>", "</s>", "<pad>")
 
 
 class SentencePieceTokenizer(BaseTokenizer):
@@ -85,12 +86,8 @@ class MarianTokenizer(BaseTokenizer):
         super().__init__(files)
         source, target, vocabulary = MARIAN_FILES
         self._source, self._target = _read_model(files, source), _read_model(files, target)
-        try:
-            self._ids = {str(token): int(index) for token, index in json.loads(files[vocabulary]).items()}
-            self._unk_id, self.eos_id, self.pad_id = (self._ids[token] for token in ("<unk>", "</s>", "<pad>"))
-        except (ValueError, TypeError, AttributeError, KeyError) as error:
-            expected = "expected an object of token ids with <unk>, </s> and <pad>"
-            raise InvalidFile(f"{vocabulary}: {expected}: {error!r}") from error
+        self._ids: dict[str, int] = _check_vocabulary(parse_json(files[vocabulary], vocabulary), vocabulary)
+        self._unk_id, self.eos_id, self.pad_id = (self._ids[token] for token in MARIAN_SPECIAL)
         self._tokens = {index: token for token, index in self._ids.items()}
         self._special_ids = {self._unk_id, self.eos_id, self.pad_id}
 
@@ -132,9 +129,26 @@ class MarianTokenizer(BaseTokenizer):
         return [self._tokens.get(index, "<unk>") for index in as_ids(ids)]
 
 
+def _check_vocabulary(ids: Any, name: str) -> Any:
+    """The ids of tokens in a file, if they are ids."""
+    expected = f"{name}: expected an object of token ids with {', '.join(MARIAN_SPECIAL)}"
+    if not isinstance(ids, dict):
+        raise InvalidFile(f"{expected}, got {type(ids).__name__}")
+    problems = [
+        f"{expected} from 0, got {short_repr(index)} for {short_repr(token)}"
+        for token, index in ids.items()
+        if type(index) is not int or index < 0
+    ]
+    problems += [f"{expected}, got none for {token}" for token in MARIAN_SPECIAL if token not in ids]
+    raise_problems(problems, InvalidFile)
+    return ids
+
+
 def _read_model(files: Mapping[str, bytes], name: str) -> Any:
     """A SentencePieceProcessor for one of the files."""
     sentencepiece = require("sentencepiece", extra="hf", needed_by=name)
+    if not files[name]:
+        raise InvalidFile(f"{name}: expected a SentencePiece model, got an empty file")
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=files[name])
     except RuntimeError as error:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -13,8 +14,9 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from regard.checks import Checks
-from regard.errors import InvalidArgument, InvalidFile
+from regard.errors import InvalidArgument, InvalidFile, short_repr
 from regard.files import as_path
+from regard.input_files import exists, parse_json
 from regard.text.base import CONFIG_FILE, BaseTokenizer
 from regard.text.byte_level import decode_entry, readable_bytes
 from regard.text.sentencepiece import MARIAN_FILES, SPM_FILE, MarianTokenizer, SentencePieceTokenizer
@@ -70,13 +72,9 @@ class Tokenizer(BaseTokenizer):
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         super().__init__(files)
-        try:
-            self._backend = tokenizers.Tokenizer.from_str(files[TOKENIZER_FILE].decode())
-        except Exception as error:  # the bindings raise no narrower one
-            raise InvalidFile(f"{TOKENIZER_FILE}: cannot be read as a tokenizer: {error}") from error
-        self._backend.no_padding()
-        self._backend.no_truncation()
-        self._vocab_size = max(self._backend.get_vocab().values(), default=-1) + 1  # ids can have gaps
+        self._backend = _read_backend(files)
+        with panics_as_errors():
+            self._vocab_size = max(self._backend.get_vocab().values(), default=-1) + 1  # ids can have gaps
         config = _read_config(files)
         ids = {kind: self._special_id(config, kind) for kind in _DEFAULT_NAMES}
         self.pad_id, self.bos_id, self.eos_id, self.mask_id = ids["pad"] or 0, ids["bos"], ids["eos"], ids["mask"]
@@ -104,8 +102,11 @@ class Tokenizer(BaseTokenizer):
         check_texts(texts)
         backend = self._splitting_backend if split_special_tokens else self._backend
         try:
-            encodings = backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+            with panics_as_errors():
+                encodings = backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
             return [encoding.ids for encoding in encodings]
+        except InvalidFile:
+            raise
         except Exception as error:  # the bindings raise no narrower one
             normalizer = self._backend.normalizer
             characters = {*"".join(normalizer.normalize_str(text) if normalizer else text for text in texts)}
@@ -116,19 +117,24 @@ class Tokenizer(BaseTokenizer):
     @cached_property
     def _splitting_backend(self) -> tokenizers.Tokenizer:
         """A copy that reads special tokens as text: to switch the backend itself would not be thread-safe."""
-        backend = copy.deepcopy(self._backend)
+        try:
+            backend = copy.deepcopy(self._backend)
+        except Exception as error:  # it reads what the bindings wrote, of a vocabulary that does not fit its merges
+            raise InvalidFile(f"{TOKENIZER_FILE}: cannot be used as a tokenizer: {error}") from error
         backend.encode_special_tokens = True
         return backend
 
     def _can_encode(self, text: str) -> bool:
         try:
-            self._backend.encode(text)
+            with panics_as_errors():
+                self._backend.encode(text)
         except Exception:  # noqa: BLE001 - the bindings raise no narrower one
             return False
         return True
 
     def decode(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        return self._backend.decode_batch(as_sequences(sequences), skip_special_tokens=True)
+        with panics_as_errors():
+            return self._backend.decode_batch(as_sequences(sequences), skip_special_tokens=True)
 
     def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
         return readable_tokens(self._backend, as_ids(ids))
@@ -168,7 +174,7 @@ def train_bpe(
         _check_sample_by(checks, sample_by)
         if checks.strings("special_tokens", special_tokens):
             four = len(special_tokens) == len(set(special_tokens)) == 4
-            checks.that(four, f"special_tokens: expected four different tokens, got {special_tokens!r}")
+            checks.that(four, f"special_tokens: expected four different tokens, got {short_repr(special_tokens)}")
     backend = _train_bpe(texts, vocab_size, split_pattern, special_tokens, normalizers.NFC())
     return _complete(backend, TEMPLATES[sample_by], special_tokens)
 
@@ -256,7 +262,7 @@ def _train_bpe(
         split = pre_tokenizers.Split(Regex(split_pattern), "isolated")
     except Exception as error:  # the bindings raise no narrower one
         expected = "expected a regular expression"
-        raise InvalidArgument(f"split_pattern: {expected}, got {split_pattern!r}: {error}") from error
+        raise InvalidArgument(f"split_pattern: {expected}, got {short_repr(split_pattern)}: {error}") from error
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
@@ -283,7 +289,7 @@ def load_tokenizer(folder: str | Path) -> BaseTokenizer:
     """
     folder = as_path(folder, "folder")
     for tokenizer in (Tokenizer, MarianTokenizer, SentencePieceTokenizer):
-        if (folder / tokenizer.required_files[0]).is_file():
+        if exists(folder / tokenizer.required_files[0]):
             return tokenizer.load(folder)
     expected = f"{TOKENIZER_FILE}, {SPM_FILE}, or {' with '.join(MARIAN_FILES)}"
     raise InvalidFile(f"{folder}: expected a tokenizer with the model's weights ({expected}), got none")
@@ -296,10 +302,26 @@ def check_vocab_size(tokenizer: BaseTokenizer, vocab_size: int, name: str) -> No
         raise InvalidArgument(f"{name}: {expected}, got {tokenizer.vocab_size}; use the model's own tokenizer")
 
 
+@contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """Turn a panic of ``tokenizers``, which is not an `Exception`, into an error; odd files make its Rust code panic.
+
+    Raises:
+        InvalidFile: With the reason.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # the bindings do not export the class
+            raise
+        raise InvalidFile(f"{TOKENIZER_FILE}: cannot be used as a tokenizer: {error}") from None
+
+
 def readable_tokens(backend: tokenizers.Tokenizer, ids: Sequence[int]) -> list[str]:
     """Tokens of any ``tokenizer.json`` as readable text: ``▁`` is a space, ``<0xC3>`` one byte of a character."""
-    added = backend.get_added_tokens_decoder()
-    return [_readable_token(backend, index, index in added) for index in ids]
+    with panics_as_errors():
+        added = backend.get_added_tokens_decoder()
+        return [_readable_token(backend, index, index in added) for index in ids]
 
 
 def _readable_token(backend: tokenizers.Tokenizer, index: int, is_added: bool) -> str:
@@ -333,11 +355,19 @@ def _complete(
     )
 
 
-def _read_config(files: Mapping[str, bytes]) -> dict[str, Any]:
+def _read_backend(files: Mapping[str, bytes]) -> tokenizers.Tokenizer:
     try:
-        config = json.loads(files.get(CONFIG_FILE, b"{}"))
-    except ValueError as error:
-        raise InvalidFile(f"{CONFIG_FILE}: expected JSON: {error}") from error
+        with panics_as_errors():
+            backend = tokenizers.Tokenizer.from_str(files[TOKENIZER_FILE].decode())
+    except Exception as error:  # the bindings raise no narrower one
+        raise InvalidFile(f"{TOKENIZER_FILE}: cannot be read as a tokenizer: {error}") from error
+    backend.no_padding()
+    backend.no_truncation()
+    return backend
+
+
+def _read_config(files: Mapping[str, bytes]) -> dict[str, Any]:
+    config = parse_json(files.get(CONFIG_FILE, b"{}"), CONFIG_FILE)
     if not isinstance(config, dict):
         raise InvalidFile(f"{CONFIG_FILE}: expected a JSON object, got {type(config).__name__}")
     return config

@@ -7,7 +7,7 @@ from operator import index
 from typing import Any
 
 from regard.checks import Checks
-from regard.errors import InvalidArgument, InvalidType
+from regard.errors import InvalidArgument, InvalidType, short_repr
 
 
 def check_texts(texts: Sequence[str], argument: str = "texts", names: Sequence[str] | None = None) -> None:
@@ -46,7 +46,7 @@ def as_ids(ids: Any, name: str = "ids") -> list[int]:
     try:
         numbers = [index(each) for each in ids]
     except TypeError:
-        raise InvalidType(f"{name}: expected a sequence of token ids, got {ids!r:.80}") from None
+        raise InvalidType(f"{name}: expected a sequence of token ids, got {short_repr(ids)}") from None
     wrong = next((number for number in numbers if not 0 <= number < 1 << 32), None)
     if wrong is not None:
         raise InvalidArgument(f"{name}: expected token ids of at least 0 and below 2**32, got {wrong}")
@@ -56,7 +56,7 @@ def as_ids(ids: Any, name: str = "ids") -> list[int]:
 def as_sequences(sequences: Any) -> list[list[int]]:
     """Sequences of token ids as lists of ints; errors are those of `as_ids`."""
     if not isinstance(sequences, Iterable):
-        raise InvalidType(f"sequences: expected sequences of token ids, got {sequences!r:.80}")
+        raise InvalidType(f"sequences: expected sequences of token ids, got {short_repr(sequences)}")
     return [as_ids(ids, f"sequences[{position}]") for position, ids in enumerate(sequences)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from lightning.pytorch.loggers.logger import Logger
 
 from regard.errors import InvalidFile
 from regard.files import atomic_write, naming
+from regard.input_files import exists, read_file
 
 METRICS_FILE = "metrics.csv"
 COLUMNS = ("step", "epoch", "loss", "learning_rate", "tokens", "tokens_per_second")
@@ -72,16 +74,16 @@ class ResumableCSVLogger(Logger):
         Raises:
             InvalidFile: If a row is damaged; the file is not changed.
         """
-        if not self.path.is_file():
+        if not exists(self.path):
             return
         try:
-            lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
+            lines = read_file(self.path).decode().splitlines(keepends=True)
             reader = csv.DictReader(line for line in lines if line.endswith("\n"))
             rows = list(reader)
         except (UnicodeDecodeError, csv.Error) as error:
             raise InvalidFile(f"{self.path}: could not be read: {error}; repair or remove it") from error
         for number, row in enumerate(rows, start=2):
-            if None in row or not (row.get("step") or "").isdecimal():
+            if None in row or not re.fullmatch("[0-9]{1,18}", row.get("step") or ""):
                 expected = f"expected a step and values for {','.join(reader.fieldnames or ())}"
                 raise InvalidFile(f"{self.path}, line {number}: {expected}; repair or remove the line")
         rows = [row for row in rows if int(row["step"]) <= step]

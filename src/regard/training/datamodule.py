@@ -13,13 +13,15 @@ from regard.data.batching import ResumableLoader
 from regard.data.token_dataset import hash_files
 from regard.errors import InvalidFile, InvalidRecipe, raise_problems
 from regard.files import atomic_write
-from regard.text.tokenizer import Tokenizer
+from regard.input_files import exists, read_json
+from regard.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from regard.training.checkpoint_io import STATE_FILE
 from regard.training.recipe_file import write_recipe
 from regard.training.tasks.base import Task
 
 log = logging.getLogger("regard.training")
 HASHES_FILE = "files.json"
+TOKENIZER_KEY = "tokenizer"
 
 
 class TaskDataModule(L.LightningDataModule):
@@ -39,12 +41,13 @@ class TaskDataModule(L.LightningDataModule):
 
         Raises:
             InvalidRecipe: If the data files of a resumed run have changed.
+            InvalidFile: If its tokenizer has changed, or a file in its ``data/`` is damaged.
         """
         is_resumed = (self.recipe.output_dir / STATE_FILE).is_file()
         path = self.folder / HASHES_FILE
         hashes = {key: hash_files(files) for key, files in self.recipe.files.items()}
-        if is_resumed and path.is_file():
-            old, expected = json.loads(path.read_text()), "expected the data that the run began with"
+        if is_resumed and exists(path):
+            old, expected = self._read_hashes(path), "expected the data that the run began with"
             changed = [key for key, value in hashes.items() if value != old.get(key)]
             got = {key: "other data" if self.recipe.files[key] else "none" for key in changed}
             raise_problems([f"{key}: {expected}, got {got[key]}" for key in changed], InvalidRecipe)
@@ -54,9 +57,23 @@ class TaskDataModule(L.LightningDataModule):
         if not is_resumed or not self.folder.is_dir():
             self.task.train_tokenizer().save(self.folder)
         self.setup("fit")
-        if not is_resumed or not path.is_file():
+        if not is_resumed or not exists(path):
             with atomic_write(path, text=True) as file:
-                file.write(json.dumps(hashes))
+                file.write(json.dumps({**hashes, TOKENIZER_KEY: self.task.tokenizer.fingerprint}))
+
+    def _read_hashes(self, path: Path) -> dict[str, str]:
+        """The hashes of a run's data, if its tokenizer is still the one that it began with."""
+        expected = {*self.recipe.files, TOKENIZER_KEY}
+        try:
+            values = read_json(path)
+            if not isinstance(values, dict) or not expected <= values.keys():
+                raise InvalidFile(f"{path}: expected the hashes of {', '.join(sorted(expected))}, got others")
+        except InvalidFile as error:
+            raise InvalidFile(f"{error}; remove it to go on without comparing the data") from None
+        if Tokenizer.load(self.folder).fingerprint != values[TOKENIZER_KEY]:
+            message = "expected the tokenizer that the run began with, got another; restore it"
+            raise InvalidFile(f"{self.folder / TOKENIZER_FILE}: {message}")
+        return values
 
     def setup(self, stage: str) -> None:
         """Load the tokenizer and the datasets (on every process)."""

@@ -13,7 +13,8 @@ import pydantic
 from pydantic import Field
 
 from regard.checks import Checks
-from regard.errors import InvalidFile, InvalidRecipe, InvalidType, did_you_mean, raise_problems
+from regard.errors import InvalidFile, InvalidRecipe, InvalidType, did_you_mean, raise_problems, short_repr
+from regard.input_files import exists
 from regard.training.recipe_errors import describe_errors
 from regard.training.recipe_sections import (
     CheckpointConfig,
@@ -89,7 +90,7 @@ class Recipe(Section, ABC):
             regard.errors.InvalidRecipe: trainer.max_step: no such key, did you mean 'trainer.max_steps'?
         """
         if not isinstance(config, Mapping):
-            raise InvalidType(f"config: expected a mapping of sections, got {config!r:.80}")
+            raise InvalidType(f"config: expected a mapping of sections, got {short_repr(config)}")
         recipe_type = recipe_class(config.get("task", "translation"))
         try:
             recipe = recipe_type.model_validate(dict(config))
@@ -112,7 +113,7 @@ class Recipe(Section, ABC):
         Raises:
             InvalidFile: With every file that is missing.
         """
-        missing = [(key, path) for key, paths in self.files.items() for path in paths if not path.exists()]
+        missing = [(key, path) for key, paths in self.files.items() for path in paths if not exists(path)]
         hint = f"or data.folder, which is {self.data.folder.absolute()}"
         raise_problems([f"{key}: no such file: {path}; change {key} {hint}" for key, path in missing], InvalidFile)
 
@@ -150,5 +151,5 @@ def recipe_class(task: object) -> type[Recipe]:
     """
     if not isinstance(task, str) or task not in TASKS:
         known = ", ".join(TASKS)
-        raise InvalidRecipe(f"task: expected one of {known}, got {task!r}{did_you_mean(str(task), TASKS)}")
+        raise InvalidRecipe(f"task: expected one of {known}, got {short_repr(task)}{did_you_mean(task, TASKS)}")
     return getattr(importlib.import_module(f"regard.training.tasks.{task}"), TASKS[task])

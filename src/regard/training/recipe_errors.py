@@ -10,7 +10,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, Tag, ValidationError
 from pydantic.fields import FieldInfo
 
-from regard.errors import did_you_mean
+from regard.errors import MAX_REPR, did_you_mean, short_repr
 
 SYNONYMS = {"device": "trainer.accelerator", "epochs": "trainer.max_steps", "lr": "optimizer.learning_rate"}
 """Names that other programs have for keys."""
@@ -54,7 +54,7 @@ def _describe(problem: dict[str, Any], recipe_type: type[BaseModel]) -> list[str
     sections: dict[str, type[BaseModel]] = {"": recipe_type}
     for part in map(str, problem["loc"]):
         fields = [section.model_fields[part] for section in sections.values() if part in section.model_fields]
-        if part in sections:
+        if part and part in sections:
             sections = {"": sections[part]}
         elif fields:
             names.append(part)
@@ -70,11 +70,11 @@ def _describe(problem: dict[str, Any], recipe_type: type[BaseModel]) -> list[str
     if kind == "missing":
         return [MISSING.format(key)]
     if kind == "invalid_key":
-        return [f"{key}: expected a string as key, got {value!r}"]
+        return [f"{key}: expected a string as key, got {short_repr(value)}"]
     if kind == "union_tag_invalid":
         architecture = value["architecture"]
-        hint = did_you_mean(str(architecture), sections)
-        return [f"{key}.architecture: expected one of {', '.join(sections)}, got {architecture!r}{hint}"]
+        hint = did_you_mean(architecture, sections)
+        return [f"{key}.architecture: expected one of {', '.join(sections)}, got {short_repr(architecture)}{hint}"]
     if kind == "value_error" and sections:  # of a model's config, with the field in each line
         first, *lines = str(problem["ctx"]["error"]).split("\n  - ")
         return [f"{key}.{line}" for line in lines or [first]]
@@ -83,18 +83,19 @@ def _describe(problem: dict[str, Any], recipe_type: type[BaseModel]) -> list[str
         expected = "a section of keys and values"
     elif expected.startswith(("greater", "less")):
         expected = f"a number {expected}"
-    return [f"{key}: expected {expected}, got {value!r}"]
+    return [f"{key}: expected {expected}, got {short_repr(value)}"]
 
 
 def _unknown(names: list[str], siblings: Iterable[str], known: Iterable[str]) -> str:
     """The message for an unknown key, which may be misspelt or in the wrong section."""
-    section = ".".join(names[:-1])
+    *sections, name = (name[:MAX_REPR] or "''" for name in names)
+    section = ".".join(sections)
     prefix = f"{section}." if section else ""
     nearby = {name: prefix + name for name in siblings}
     anywhere = {key.rpartition(".")[2]: key for key in known if key.count(".") < 2}  # deeper keys are too special
-    if names[-1] in SYNONYMS:
-        return f"{prefix}{names[-1]}: no such key, did you mean '{SYNONYMS[names[-1]]}'?"
+    if name in SYNONYMS:
+        return f"{prefix}{name}: no such key, did you mean '{SYNONYMS[name]}'?"
     for candidates in (nearby, anywhere):
-        if close := difflib.get_close_matches(names[-1], candidates, n=1):
-            return f"{prefix}{names[-1]}: no such key, did you mean '{candidates[close[0]]}'?"
-    return f"{prefix}{names[-1]}: no such key; expected one of {', '.join(nearby)}"
+        if close := difflib.get_close_matches(name, candidates, n=1):
+            return f"{prefix}{name}: no such key, did you mean '{candidates[close[0]]}'?"
+    return f"{prefix}{name}: no such key; expected one of {', '.join(nearby)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import datetime
+import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -12,14 +13,17 @@ from typing import Any
 
 import yaml
 
-from regard.errors import InvalidFile, InvalidRecipe, did_you_mean, raise_problems
+from regard.errors import InvalidFile, InvalidRecipe, did_you_mean, raise_problems, short_repr
 from regard.files import as_path, atomic_write
+from regard.input_files import exists, read_file
 from regard.text.validation import check_texts
 from regard.training.recipe import TASKS, Recipe, recipe_class
 from regard.training.recipe_errors import contains_type, key_fields
 
 RECIPE_FILE = "recipe.yaml"
 DATA_SUFFIXES = (".tsv", ".csv", ".txt", ".gz")
+MAX_VALUES, MAX_DEPTH = 10_000, 20
+"""Bounds of the values in a recipe, each counted as often as aliases repeat it, and of their nesting."""
 BUNDLED_RECIPES = Path(__file__).parent.parent / "recipes"
 FIXED_ON_RESUME = (
     "task",
@@ -68,18 +72,14 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     if path.suffix in DATA_SUFFIXES:
         example = f"`regard train toy-translation --data.train {path} --data.valid null`"
         raise InvalidFile(f"{path}: expected a recipe (YAML), got data; choose a recipe for it, as in {example}")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    if os.path.isdir(path):
+        raise InvalidFile(f"{path}: expected a recipe or a run folder, got a folder without {RECIPE_FILE}")
+    if not exists(path):
         is_name = len(path.parts) == 1  # not a path
         hint = (did_you_mean(str(path), recipes) or f"; bundled recipes: {', '.join(recipes)}") if is_name else ""
-        raise InvalidFile(f"{path}: no such file{hint}") from None
-    except IsADirectoryError:
-        raise InvalidFile(f"{path}: expected a recipe or a run folder, got a folder without {RECIPE_FILE}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidFile(f"{path}: could not be read: {getattr(error, 'strerror', None) or error}") from error
+        raise InvalidFile(f"{path}: no such file{hint}")
     try:
-        config = yaml.load(text, UniqueKeyLoader)
+        config = yaml.load(read_file(path).decode(), UniqueKeyLoader)
     except _YAML_ERRORS as error:
         raise InvalidFile(f"{path}: not valid YAML: {_reason(error)}") from error
     if not isinstance(config, dict):
@@ -100,9 +100,9 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 def _resolve(path: str | Path) -> Path:
     """The file of a recipe, which a run folder and the name of a bundled recipe stand for."""
     path = as_path(path)
-    if (path / RECIPE_FILE).is_file():
+    if exists(path / RECIPE_FILE):
         return path / RECIPE_FILE
-    return path if path.is_file() else bundled_recipes().get(str(path), path)
+    return path if exists(path) and not os.path.isdir(path) else bundled_recipes().get(str(path), path)
 
 
 def data_source(path: str | Path) -> str | None:
@@ -138,7 +138,7 @@ def apply_overrides(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
         option = rest.pop(0)
         name, equals, text = option.removeprefix("--").partition("=")
         if not option.startswith("--") or not all(name.split(".")):
-            raise InvalidRecipe(f"overrides: expected --section.key value, got {option!r}")
+            raise InvalidRecipe(f"overrides: expected --section.key value, got {short_repr(option)}")
         if not equals:
             if not rest or rest[0].startswith("--"):
                 known = ["--resume", *(f"--{key}" for key in _all_keys())]
@@ -150,11 +150,13 @@ def apply_overrides(config: Mapping[str, Any], overrides: Sequence[str]) -> dict
         for part in sections:
             section = section.setdefault(part, {})
             if not isinstance(section, dict):
-                raise InvalidRecipe(f"{option}: expected a section {part!r}, got the value {section!r}")
+                raise InvalidRecipe(
+                    f"{option}: expected a section {short_repr(part)}, got the value {short_repr(section)}"
+                )
         try:
             value = yaml.load(text, UniqueKeyLoader) if text else text
         except _YAML_ERRORS as error:
-            raise InvalidRecipe(f"{option}: expected YAML, got {text!r}: {_reason(error)}") from error
+            raise InvalidRecipe(f"{option}: expected YAML, got {short_repr(text)}: {_reason(error)}") from error
         # a path such as 2024_1 is not a number
         is_path = _all_keys().get(name) and isinstance(value, (int, float, datetime.date))
         section[key] = text if is_path else value
@@ -174,7 +176,7 @@ def write_recipe(recipe: Recipe) -> None:
 def is_copy(path: Path) -> bool:
     """Whether `write_recipe` wrote a file, so that it can be overwritten."""
     try:
-        return path.read_text(encoding="utf-8") == _to_yaml(load_recipe(path))
+        return read_file(path) == _to_yaml(load_recipe(path)).encode()
     except (InvalidFile, InvalidRecipe):
         return False
 
@@ -194,7 +196,11 @@ def check_resumable(recipe: Recipe) -> None:
         if key.startswith(FIXED_ON_RESUME) and key not in MOVABLE and new.get(key) != old.get(key)
     ]
     raise_problems(
-        [f"{key}: expected {old.get(key)!r} as in the run, got {new.get(key)!r}; it cannot change" for key in changed],
+        [
+            f"{key}: expected {short_repr(old.get(key))} as in the run, got {short_repr(new.get(key))}; "
+            "it cannot change"
+            for key in changed
+        ],
         InvalidRecipe,
     )
 
@@ -230,7 +236,31 @@ def _reason(error: Exception) -> str:
 
 
 class UniqueKeyLoader(yaml.SafeLoader):
-    """`yaml.SafeLoader` that refuses duplicate keys, and reads 1e-3 as a number, as YAML 1.2 does."""
+    """`yaml.SafeLoader` that refuses duplicate keys and huge values, and reads 1e-3 as a number, as YAML 1.2 does."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self.sizes: dict[yaml.Node, int] = {}  # of complete values, with what aliases repeat
+        self.depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """A value; aliases can make it huge (six levels of nine are half a million) before it is constructed."""
+        mark, is_alias = self.peek_event().start_mark, self.check_event(yaml.AliasEvent)
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise yaml.MarkedYAMLError(None, None, f"expected at most {MAX_DEPTH} levels of values", mark)
+        node: Any = super().compose_node(parent, index)
+        self.depth -= 1
+        if is_alias and node not in self.sizes:
+            raise yaml.MarkedYAMLError(None, None, "a value contains itself", mark)
+        if not is_alias:
+            parts = [] if isinstance(node, yaml.ScalarNode) else node.value
+            parts = [part for pair in parts for part in pair] if isinstance(node, yaml.MappingNode) else parts
+            self.sizes[node] = 1 + sum(self.sizes[part] for part in parts)
+            if self.sizes[node] > MAX_VALUES:
+                message = f"expected at most {MAX_VALUES:,} values, with those that aliases repeat"
+                raise yaml.MarkedYAMLError(None, None, message, mark)
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> Any:
         """A mapping as it is written, before merge keys (``<<``) bring keys that it may repeat."""
@@ -238,7 +268,7 @@ class UniqueKeyLoader(yaml.SafeLoader):
         names: set[str] = set()
         for key in [key for key, _ in node.value if key.tag == "tag:yaml.org,2002:str"]:
             if key.value in names:
-                raise yaml.MarkedYAMLError(None, None, f"duplicate key {key.value!r}", key.start_mark)
+                raise yaml.MarkedYAMLError(None, None, f"duplicate key {short_repr(key.value)}", key.start_mark)
             names.add(key.value)
         return node
 

@@ -21,8 +21,9 @@ from lightning.pytorch.strategies import DDPStrategy
 from rich.console import Console
 from rich.logging import RichHandler
 
-from regard.errors import InvalidRecipe, InvalidType
+from regard.errors import InvalidRecipe, InvalidType, short_repr
 from regard.files import naming
+from regard.input_files import exists
 from regard.training.callbacks.checkpoints import Checkpoints
 from regard.training.callbacks.early_stopping import EarlyStopping
 from regard.training.callbacks.interrupt import Interrupt, TrainingInterrupted
@@ -85,7 +86,7 @@ def train(recipe: Recipe, *, resume: bool = False) -> TrainResult:
         TrainingDiverged: If the weights are not finite.
     """
     if not isinstance(recipe, Recipe):
-        raise InvalidType(f"recipe: expected a Recipe, got {recipe!r:.80}; use load_recipe or Recipe.from_dict")
+        raise InvalidType(f"recipe: expected a Recipe, got {short_repr(recipe)}; use load_recipe or Recipe.from_dict")
     recipe.check_files()
     with run_folder(recipe.output_dir, resume=resume):
         return _train(recipe, resume=resume)
@@ -95,7 +96,7 @@ def _train(recipe: Recipe, *, resume: bool) -> TrainResult:
     state, folder = recipe.output_dir / STATE_FILE, recipe.output_dir
     if resume:
         check_resumable(recipe)
-    step = saved_step(state) if state.is_file() else 0
+    step = saved_step(state) if exists(state) else 0
     if not step and rank_zero_only.rank == 0:
         write_recipe(recipe)  # before all other files, because it makes the folder that of a run
     interrupt = Interrupt()
@@ -162,7 +163,7 @@ def _build_trainer(
         )
     except MisconfigurationException as error:
         reason = str(error).strip().splitlines()[0]
-        got = f"{config.accelerator!r} with trainer.devices {config.devices!r}"
+        got = f"{short_repr(config.accelerator)} with trainer.devices {short_repr(config.devices)}"
         raise InvalidRecipe(f"trainer.accelerator: expected an available device, got {got}: {reason}") from error
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.checks import Checks
-from regard.errors import InvalidArgument, did_you_mean
+from regard.errors import InvalidArgument, did_you_mean, short_repr
 from regard.ops.masks import as_mask, to_dense, to_spans
 from regard.watching.call import AttentionCall
 
@@ -47,19 +47,25 @@ class Interventions:
                 continue
             for name, each in changes.items():
                 if isinstance(each, str) or not isinstance(each, Sequence) or not len(each):
-                    checks.fail(f"{argument}: expected a list with at least one entry for {name}, got {each!r:.80}")
+                    checks.fail(
+                        f"{argument}: expected a list with at least one entry for {name}, got {short_repr(each)}"
+                    )
                 if name not in module_names:
-                    checks.fail(f"{argument}: unknown module {name!r}{did_you_mean(str(name), module_names)}")
+                    checks.fail(f"{argument}: unknown module {short_repr(name)}{did_you_mean(name, module_names)}")
         if len(checks.problems) > before:
             return
         for name, heads in self.ablate.items():
             for head in heads:
-                checks.that(_is_index(head), f"ablate: expected indices of heads from 0 for {name}, got {head!r}")
+                checks.that(
+                    _is_index(head), f"ablate: expected indices of heads from 0 for {name}, got {short_repr(head)}"
+                )
         for name, pairs in self.knockout.items():
             wrong = [pair for pair in pairs if not _is_pair(pair)]
             if wrong:
                 hint = "; write [(query, key)]" if all(map(_is_index, pairs)) else ""
-                checks.fail(f"knockout: expected pairs of positions from 0 for {name}, got {wrong[0]!r}{hint}")
+                checks.fail(
+                    f"knockout: expected pairs of positions from 0 for {name}, got {short_repr(wrong[0])}{hint}"
+                )
 
     def applies_to(self, name: str) -> bool:
         """Whether a module's attention is changed."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from regard.analysis.layer import AttentionKind, LayerList
 from regard.analysis.recording import Recording
 from regard.checks import Checks
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, short_repr
 from regard.ops.matrix import DENSE_LIMIT
 from regard.watching.layer_recorder import LayerRecorder
 
@@ -84,7 +84,7 @@ class WatchResult:
         kinds = sorted({layer.kind for layer in layers})
         if len(kinds) != 1:
             raise InvalidArgument(
-                f"kind: expected one of {', '.join(kinds) or 'none'}, the kinds of layers, got {kind!r}"
+                f"kind: expected one of {', '.join(kinds) or 'none'}, the kinds of layers, got {short_repr(kind)}"
             )
         cells = sum(prod(layer.weights.shape) for layer in layers)
         if cells > limit:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from regard.checks import Checks
-from regard.errors import InvalidArgument, InvalidFile
+from regard.errors import InvalidArgument, InvalidFile, short_repr
 from regard.ops.tree import map_tensors, tensors_in
 from regard.watching.call import AttentionCall
 
@@ -49,13 +49,13 @@ class Retention:
             checks.integer("max_bytes", self.max_bytes, low=1, optional=True)
             for name, value in (("keep_qk", self.keep_qk), ("keep_values", self.keep_values)):
                 if not isinstance(value, bool):
-                    checks.fail_type(f"{name}: expected True or False, got {value!r:.80}")
+                    checks.fail_type(f"{name}: expected True or False, got {short_repr(value)}")
             if self.keep_values and not self.keep_qk:
                 checks.fail("keep_values: values are kept with queries and keys only; pass keep_qk=True")
             if self.offload is not None and not isinstance(self.offload, (str, os.PathLike)):
-                checks.fail_type(f"offload: expected 'cpu' or an existing folder, got {self.offload!r:.80}")
+                checks.fail_type(f"offload: expected 'cpu' or an existing folder, got {short_repr(self.offload)}")
             elif self.offload not in (None, "cpu") and not (str(self.offload) and Path(self.offload).is_dir()):
-                checks.fail(f"offload: expected 'cpu' or an existing folder, got {str(self.offload)!r}")
+                checks.fail(f"offload: expected 'cpu' or an existing folder, got {short_repr(str(self.offload))}")
 
     def offloaded(self, call: AttentionCall) -> AttentionCall:
         """A call with its tensors where they are kept."""

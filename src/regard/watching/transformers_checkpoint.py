@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,11 +11,12 @@ from typing import Any
 
 import torch
 
-from regard.errors import InvalidCheckpoint, raise_problems, require
-from regard.input_files import check_file, read_json
+from regard.errors import InvalidCheckpoint, raise_problems, require, short_repr
+from regard.input_files import check_file, exists, read_json
 from regard.models.weights import UNSAFE_PICKLE
+from regard.text.tokenizer import panics_as_errors
 
-
+FILE_SUFFIXES = (".json", ".safetensors", ".bin", ".model", ".spm", ".txt")
 ONLY_THE_FOLDER = {"local_files_only": True, "trust_remote_code": False}
 """Nothing is downloaded, and transformers neither runs code of the folder nor asks on standard input whether to."""
 
@@ -48,7 +50,7 @@ def load_checkpoint(folder: Path, dtype: torch.dtype) -> tuple[Any, Any, Any]:
     _check_weights(folder, model, info)
     tokenizer = processor = None
     with silence_transformers():
-        if (folder / "preprocessor_config.json").is_file():
+        if exists(folder / "preprocessor_config.json"):
             with _as_checkpoint_error(folder, "its image processor cannot be read"):
                 processor = transformers.AutoImageProcessor.from_pretrained(folder, **ONLY_THE_FOLDER)
         if processor is None and model.main_input_name == "pixel_values":
@@ -63,20 +65,20 @@ def load_checkpoint(folder: Path, dtype: torch.dtype) -> tuple[Any, Any, Any]:
 
 def _check_folder(folder: Path) -> None:
     """Check that a folder has a configuration of transformers, and that its files are regular and can be read."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise InvalidCheckpoint(f"{folder} is not a folder: expected a checkpoint with config.json and its weights")
     path = folder / "config.json"
-    if not path.exists():
+    if not exists(path):
         raise InvalidCheckpoint(f"{path} is missing: {folder} is not a checkpoint")
     for file in sorted(folder.iterdir()):
-        if not file.is_dir():
+        if file.suffix in FILE_SUFFIXES or not os.path.isdir(file):
             check_file(file, InvalidCheckpoint)
     values = read_json(path, InvalidCheckpoint)
     kind = values.get("model_type") if isinstance(values, dict) else None
     if kind is None:
         raise InvalidCheckpoint(f"{path}: is not a configuration of transformers: it has no model_type")
     if not isinstance(kind, str):
-        raise InvalidCheckpoint(f"{path}: expected a name as model_type, got {kind!r}")
+        raise InvalidCheckpoint(f"{path}: expected a name as model_type, got {short_repr(kind)}")
 
 
 def _check_weights(folder: Path, model: Any, info: Mapping[str, Any]) -> None:
@@ -106,7 +108,8 @@ def _has_tokenizer(folder: Path) -> bool:
 def _as_checkpoint_error(folder: Path, problem: str) -> Iterator[None]:
     """Turn what transformers raises for an incomplete folder into one sentence."""
     try:
-        yield
+        with panics_as_errors():
+            yield
     except pickle.UnpicklingError as error:
         raise InvalidCheckpoint(f"{folder}: {problem}: its weights are refused: {UNSAFE_PICKLE}") from error
     except Exception as error:  # of transformers, safetensors, pickle, or whatever reads the weights

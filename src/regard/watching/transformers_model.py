@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,8 +25,9 @@ from regard.errors import (
     raise_problems,
 )
 from regard.files import as_path
+from regard.input_files import check_file, exists
 from regard.pipelines.base import available_device
-from regard.text.tokenizer import readable_tokens
+from regard.text.tokenizer import panics_as_errors, readable_tokens
 from regard.text.validation import surrogate_errors
 from regard.watching.result import WatchResult
 from regard.watching.transformers_checkpoint import first_line, load_checkpoint, silence_transformers
@@ -190,7 +192,8 @@ class TransformersModel:
         else:
             start = self.model.generation_config.decoder_start_token_id
             start = self.model.config.decoder_start_token_id if start is None else start
-            target_ids = self.tokenizer(text_target=target, return_tensors="pt", verbose=False)["input_ids"]
+            with self._naming_errors("target"):
+                target_ids = self.tokenizer(text_target=target, return_tensors="pt", verbose=False)["input_ids"]
             target_ids = target_ids.to(self.device)
             self._check_length(target_ids.shape[1], "target")
             output = torch.cat([target_ids.new_tensor([[start]]), target_ids], 1)
@@ -207,16 +210,17 @@ class TransformersModel:
         )
 
     def _record_image(self, path: Path) -> Recording:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
 
-        if not path.exists():
+        if not exists(path):
             raise InvalidFile(f"{path}: there is no such file; {self.name} needs the path of an image")
+        check_file(path)
         try:
             with Image.open(path) as file:
                 image = file.convert("RGB")
-                pixels = self.processor(images=image, return_tensors="pt")["pixel_values"]
-        except (OSError, UnidentifiedImageError) as error:
-            raise InvalidFile(f"{path}: cannot be read as an image: {error}") from error
+        except Exception as error:  # of a damaged file, any of many formats
+            raise InvalidFile(f"{path}: cannot be read as an image: {first_line(error)}") from error
+        pixels = self._pixel_values(image)
         part = getattr(self.model, "vision_model", self.model)
         with self._watched() as result:
             part(pixel_values=pixels.to(self.device, self.model.dtype))
@@ -228,9 +232,8 @@ class TransformersModel:
         """An image as the model reads it, cropped and resized, as a PNG; None if the processor cannot show it."""
         from PIL import Image
 
-        with silence_transformers():
-            inputs = self.processor(images=image, return_tensors="pt", do_normalize=False, do_rescale=False)
-        pixels = inputs["pixel_values"].float()  # (1, channels, height, width), from 0 to 255
+        pixels = self._pixel_values(image, do_normalize=False, do_rescale=False).float()
+        # (1, channels, height, width), from 0 to 255
         if pixels.ndim != 4 or pixels.shape[:2] != (1, 3) or pixels.min() < 0:  # below 0: normalized nevertheless
             return None
         picture = Image.fromarray(pixels[0].permute(1, 2, 0).round().clamp(max=255).to(torch.uint8).numpy())
@@ -238,6 +241,20 @@ class TransformersModel:
         file = io.BytesIO()
         picture.save(file, "PNG")
         return file.getvalue()
+
+    def _pixel_values(self, image: Any, **options: bool) -> Tensor:
+        """An image as its processor prepares it for the model."""
+        with silence_transformers(), self._naming_errors("image"):
+            return self.processor(images=image, return_tensors="pt", **options)["pixel_values"]
+
+    @contextmanager
+    def _naming_errors(self, argument: str) -> Iterator[None]:
+        """Raise whatever the tokenizer or the processor raises, because of its configuration, as InvalidArgument."""
+        try:
+            with panics_as_errors():
+                yield
+        except Exception as error:  # of any tokenizer or processor of transformers
+            raise InvalidArgument(f"{argument}: {self.name} cannot prepare it: {first_line(error)}") from error
 
     @contextmanager
     def _watched(self) -> Iterator[WatchResult]:
@@ -288,7 +305,8 @@ class TransformersModel:
     def _tokenize(self, text: str, second: str | None = None) -> Mapping[str, Tensor]:
         """The model's inputs for a text or a pair, each (1, tokens)."""
         pair = () if second is None else (second,)
-        inputs = self.tokenizer(text, *pair, return_tensors="pt", verbose=False)
+        with self._naming_errors("text"):
+            inputs = self.tokenizer(text, *pair, return_tensors="pt", verbose=False)
         self._check_length(inputs["input_ids"].shape[1], "text")
         names = ("input_ids", "attention_mask", "token_type_ids")
         return {name: inputs[name].to(self.device) for name in names if name in inputs}
@@ -302,8 +320,8 @@ class TransformersModel:
             is_table = name.endswith("position_embeddings") and isinstance(part, nn.Embedding)
             if is_table and part.padding_idx is not None:
                 limits.append(part.num_embeddings - part.padding_idx - 1)
-        limits = [limit for limit in limits if isinstance(limit, int) and limit > 0]
-        return min([self.tokenizer.model_max_length, *limits])
+        limits.append(self.tokenizer.model_max_length)
+        return min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=sys.maxsize)
 
     def _check_length(self, length: int, argument: str) -> None:
         if length > self._max_length:

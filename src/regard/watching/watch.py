@@ -10,7 +10,7 @@ from typing import Any, Literal
 from torch import nn
 
 from regard.checks import Checks
-from regard.errors import InvalidArgument, InvalidType, did_you_mean
+from regard.errors import InvalidArgument, InvalidType, did_you_mean, short_repr
 from regard.ops.measures import MeasureLike, as_measures
 from regard.watching.interventions import Interventions, Pairs
 from regard.watching.listener import Listener
@@ -105,7 +105,7 @@ def watch(
     measures = as_measures(measure)
     with Checks() as checks:
         for name in layer_names or ():
-            checks.that(name in names, f"layers: unknown module {name!r}{did_you_mean(name, names)}")
+            checks.that(name in names, f"layers: unknown module {short_repr(name)}{did_you_mean(name, names)}")
         for head in head_indices or ():
             checks.that(head >= 0, f"heads: expected indices from 0, got {head}")
         if head_indices and len(set(head_indices)) < len(head_indices):
@@ -146,11 +146,11 @@ def _as_tuple(argument: str, values: Any, kind: type) -> tuple[Any, ...]:
     """Several values of one type."""
     listed = values.tolist() if hasattr(values, "tolist") else values
     if isinstance(listed, str) or not isinstance(listed, Iterable):
-        raise InvalidType(f"{argument}: expected a list of {kind.__name__}, got {values!r:.80}")
+        raise InvalidType(f"{argument}: expected a list of {kind.__name__}, got {short_repr(values)}")
     result = tuple(listed)
     wrong = [value for value in result if isinstance(value, bool) or not isinstance(value, kind)]
     if wrong:
-        raise InvalidType(f"{argument}: expected a list of {kind.__name__}, got {wrong[0]!r:.80}")
+        raise InvalidType(f"{argument}: expected a list of {kind.__name__}, got {short_repr(wrong[0])}")
     if not result:
         raise InvalidArgument(f"{argument}: expected at least one; leave it out for all")
     return result

@@ -191,7 +191,7 @@ def test_folders_of_sentence_transformers_that_do_not_fit_are_refused(tmp_path):
     with pytest.raises(InvalidCheckpoint, match=r"sentence_bert_config\.json: do_lower_case: expected False, got True"):
         load_model(tmp_path)
     (tmp_path / "1_Pooling/config.json").unlink()
-    with pytest.raises(InvalidCheckpoint, match=r"could not be read as a bert: .*1_Pooling/config\.json"):
+    with pytest.raises(InvalidCheckpoint, match=r"1_Pooling/config\.json: no such file"):
         load_model(tmp_path)
     (tmp_path / "config.json").unlink()
     with pytest.raises(InvalidCheckpoint, match=r"config\.json: no such file$"):  # 1_Pooling is not a model

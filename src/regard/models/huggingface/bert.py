@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -13,7 +12,8 @@ import torch
 from torch import Tensor
 
 from regard.checks import Checks
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, InvalidCheckpoint, short_repr
+from regard.input_files import exists, read_json
 from regard.models.bert import CLASSIFIERS, BertConfig, Pooling
 from regard.models.huggingface.converter import VASWANI_LAYER, CheckpointConverter, require_objects, require_values
 from regard.models.weights import WeightSource
@@ -80,7 +80,7 @@ class _Bert(CheckpointConverter):
 
     def read_extra_files(self, config: BertConfig, folder: Path) -> BertConfig:
         """The configuration, with the pooling of sentence-transformers if the folder has its modules."""
-        return _with_pooling(config, folder) if (folder / MODULES_FILE).is_file() else config
+        return _with_pooling(config, folder) if exists(folder / MODULES_FILE) else config
 
     def write_config(self, config: BertConfig) -> dict[str, Any]:
         head = "none" if config.head == "sentence_embedding" else config.head
@@ -157,19 +157,21 @@ class _Bert(CheckpointConverter):
 
 def _with_pooling(config: BertConfig, folder: Path) -> BertConfig:
     """The configuration of the sentence embedding in a folder of sentence-transformers."""
-    kinds = [str(module["type"]).rpartition(".")[2] for module in json.loads((folder / MODULES_FILE).read_text())]
+    kinds = [str(module["type"]).rpartition(".")[2] for module in read_json(folder / MODULES_FILE, InvalidCheckpoint)]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise InvalidArgument(f"{MODULES_FILE}: expected Transformer, Pooling and optionally Normalize, got {kinds}")
-    pooling = json.loads((folder / POOLING_FILE).read_text())
+        raise InvalidArgument(
+            f"{MODULES_FILE}: expected Transformer, Pooling and optionally Normalize, got {short_repr(kinds)}"
+        )
+    pooling = read_json(folder / POOLING_FILE, InvalidCheckpoint)
     modes = {name for name, on in pooling.items() if name.startswith("pooling_mode") and on is True}
-    options = json.loads((folder / SENTENCE_FILE).read_text()) if (folder / SENTENCE_FILE).is_file() else {}
+    options = read_json(folder / SENTENCE_FILE, InvalidCheckpoint) if exists(folder / SENTENCE_FILE) else {}
     supported: dict[str, Pooling] = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
     with Checks() as checks:
         if len(modes) != 1 or not modes <= supported.keys():
             got = ", ".join(sorted(modes)) or "none"
             checks.fail(f"{POOLING_FILE}: expected one of {', '.join(supported)}, got {got}")
         if options.get("do_lower_case") not in (False, None):
-            checks.fail(f"{SENTENCE_FILE}: do_lower_case: expected False, got {options['do_lower_case']!r:.80}")
+            checks.fail(f"{SENTENCE_FILE}: do_lower_case: expected False, got {short_repr(options['do_lower_case'])}")
     max_length = options.get("max_seq_length")
     return replace(
         config,
@@ -206,7 +208,7 @@ class _Roberta(_Bert):
         if fields["activation"] != "gelu" and self.read_head(values, checks) == "masked_lm":
             checks.fail(
                 f"hidden_act: expected 'gelu', which the head of RobertaForMaskedLM has always, got "
-                f"{values.get('hidden_act')!r:.80}"
+                f"{short_repr(values.get('hidden_act'))}"
             )
         return fields
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from regard.checks import Checks
+from regard.errors import short_repr
 from regard.models.weights import WeightSource
 
 GENERATION_FILE = "generation_config.json"
@@ -89,7 +90,7 @@ class CheckpointConverter(ABC):
         """
         names, default = values.get("architectures") or [], next(iter(self.architectures))
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            checks.fail(f"architectures: expected a list of class names, got {names!r:.80}")
+            checks.fail(f"architectures: expected a list of class names, got {short_repr(names)}")
             return ""
         heads = {_head_name(name): head for name, head in self.architectures.items()}
         name = _head_name(names[0] if names else default)
@@ -132,7 +133,7 @@ class CheckpointConverter(ABC):
         for field, expected in self.fixed_fields.items():
             got = getattr(config, field)
             if got != expected and not (expected is None and got == resolved.get(field)):
-                checks.fail(f"{field}: expected {expected!r} in a checkpoint of {self.name}, got {got!r}")
+                checks.fail(f"{field}: expected {expected!r} in a checkpoint of {self.name}, got {short_repr(got)}")
 
     def use_checkpoint_names(self, message: str) -> str:
         """Replace names of our fields in a message by keys of config.json."""
@@ -179,14 +180,14 @@ def require_values(checks: Checks, values: Mapping[str, Any], allowed: Mapping[s
     """Check that keys of config.json, where present, have a value that our model supports."""
     for key, choices in allowed.items():
         if key in values and values[key] not in choices:
-            checks.fail(f"{key}: expected {' or '.join(map(repr, choices))}, got {values[key]!r:.80}")
+            checks.fail(f"{key}: expected {' or '.join(map(repr, choices))}, got {short_repr(values[key])}")
 
 
 def require_objects(checks: Checks, values: Mapping[str, Any], *keys: str) -> None:
     """Check that keys of config.json, where present, hold a JSON object."""
     for key in keys:
         if values.get(key) is not None and not isinstance(values[key], dict):
-            checks.fail(f"{key}: expected an object, got {values[key]!r:.80}")
+            checks.fail(f"{key}: expected an object, got {short_repr(values[key])}")
 
 
 def as_tuple(ids: Any) -> tuple[int, ...]:

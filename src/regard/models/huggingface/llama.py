@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from regard.checks import Checks
+from regard.errors import short_repr
 from regard.models.config import ROTARY_SCALING_KEYS
 from regard.models.gpt import GPTConfig
 from regard.models.huggingface.converter import require_objects, require_values
@@ -63,7 +64,8 @@ class _Llama(GPTConverter):
         missing = ", ".join(key for key in keys if key not in rope)
         with Checks() as checks:
             checks.that(
-                not missing, f"rope_parameters: expected {missing} for rope_type {kind!r}, got {', '.join(rope)}"
+                not missing,
+                f"rope_parameters: expected {missing} for rope_type {short_repr(kind)}, got {', '.join(rope)}",
             )
         fields |= {
             "attention_dropout": fields["attention_dropout"] or 0.0,

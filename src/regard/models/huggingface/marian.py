@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.checks import Checks
+from regard.errors import short_repr
 from regard.models.huggingface.converter import (
     GENERATION_FILE,
     VASWANI_LAYER,
@@ -74,9 +75,11 @@ class _Marian(CheckpointConverter):
             fields = self.read_fields(values, checks)
             for field, key in _SHARED_SIZES.items():
                 size, got = fields[field], values.get(f"decoder_{key}", fields[field])
-                checks.that(got == size, f"decoder_{key}: expected encoder_{key}={size!r:.80}, got {got!r:.80}")
+                checks.that(
+                    got == size, f"decoder_{key}: expected encoder_{key}={short_repr(size)}, got {short_repr(got)}"
+                )
             eos_ids = as_tuple(fields["eos_id"])
-            checks.that(len(eos_ids) < 2, f"eos_token_id: expected one token id, got {list(eos_ids)!r:.80}")
+            checks.that(len(eos_ids) < 2, f"eos_token_id: expected one token id, got {short_repr(list(eos_ids))}")
         shared, tied = (values.get(f"{name}_embeddings", True) for name in ("share_encoder_decoder", "tie_word"))
         fields |= {
             "tgt_vocab_size": None if fields["tgt_vocab_size"] == fields["vocab_size"] else fields["tgt_vocab_size"],

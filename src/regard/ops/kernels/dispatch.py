@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regard.errors import InvalidArgument, KernelNotSupported, did_you_mean
+from regard.errors import InvalidArgument, KernelNotSupported, did_you_mean, short_repr
 from regard.ops.kernels.base import Kernel, KernelInputs
 from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.native.kernel import Native
@@ -32,7 +32,7 @@ def select_kernel(inputs: KernelInputs, choice: str | Kernel | None = None) -> K
     if kernel is None:
         known = ", ".join(Kernel.registered)
         hint = did_you_mean(str(choice), Kernel.registered)
-        raise InvalidArgument(f"kernel: unknown name {choice!r}{hint}; known: {known}")
+        raise InvalidArgument(f"kernel: unknown name {short_repr(choice)}{hint}; known: {known}")
     reasons = list(kernel.unsupported_reasons(inputs))
     if reasons:
         raise KernelNotSupported(f"kernel '{kernel.name}' cannot compute this call: {'; '.join(reasons)}")

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from regard.checks import Checks
-from regard.errors import InvalidType
+from regard.errors import InvalidType, short_repr
 from regard.ops.masks.base import Mask, MaskLike, MaskMod, MaskModFunction, as_mask
 from regard.ops.tile import KeyRange, Shape, Tile
 
@@ -183,9 +183,9 @@ def check_mask(mask: MaskLike, shape: Any, offset: int | None, device: torch.dev
     """The mask and the offset for a matrix of this shape, checked."""
     checks = Checks()
     if not isinstance(shape, Sequence) or len(shape) != 4 or not all(isinstance(size, int) for size in shape):
-        checks.fail_type(f"shape: expected (batch, heads, queries, keys), got {shape!r}")
+        checks.fail_type(f"shape: expected (batch, heads, queries, keys), got {short_repr(shape)}")
     elif min(shape) < 1:
-        checks.fail(f"shape: expected (batch, heads, queries, keys) of at least 1 each, got {shape!r}")
+        checks.fail(f"shape: expected (batch, heads, queries, keys) of at least 1 each, got {short_repr(shape)}")
     checks.integer("offset", offset, optional=True)
     checks.raise_problems()
     rule, shape = as_mask(mask), (shape[0], shape[1], shape[2], shape[3])

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.checks import Checks
+from regard.errors import short_repr
 from regard.ops.autograd import Function
 from regard.ops.rules import Rule, resolve
 from regard.ops.tile import Index, KeyRange, Shape, Tile, index_rows
@@ -258,7 +259,7 @@ def as_measures(measures: MeasureLike, checks: Checks | None = None) -> dict[str
     else:
         collected.fail_type(
             "measure: expected a name, a Measure, several of them or a dict, got "
-            f"{type(measures).__name__} {measures!r:.80}"
+            f"{type(measures).__name__} {short_repr(measures)}"
         )
     if checks is None:
         collected.raise_problems()
@@ -267,14 +268,14 @@ def as_measures(measures: MeasureLike, checks: Checks | None = None) -> dict[str
 
 def _add_measure(checks: Checks, named: dict[str, Measure], name: Any, value: Any) -> None:
     if name is not None and not isinstance(name, str):
-        checks.fail_type(f"measure: expected str keys in the dict, got {name!r}")
+        checks.fail_type(f"measure: expected str keys in the dict, got {short_repr(name)}")
         return
     measure = checks.collect(resolve, Measure, value, "measure")
     if measure is None:
         return
     key = name or measure.name
     if measure.axis not in ("queries", "keys", None):
-        checks.fail(f"measure '{key}': expected axis 'queries', 'keys' or None, got {measure.axis!r}")
+        checks.fail(f"measure '{key}': expected axis 'queries', 'keys' or None, got {short_repr(measure.axis)}")
     if key in named:
         checks.fail(f"measure: expected different names, got '{key}' twice; pass a dict, as {{'{key}_2': ...}}")
     named[key] = measure

@@ -6,18 +6,18 @@ import copy
 import math
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
-from safetensors.torch import load_file
 
-from regard.errors import InvalidFile
+from regard.errors import InvalidCheckpoint, InvalidFile
 from regard.models import save_model
 from regard.models.checkpoint import WEIGHTS_FILE, Model
+from regard.models.weights import read_weights
 from regard.training.callbacks.interrupt import Interrupt, TrainingInterrupted
 from regard.training.checkpoint_io import STATE_FILE
 from regard.training.module import TaskModule
@@ -136,7 +136,8 @@ class Snapshots:
 
     def folders(self) -> list[Path]:
         """The model folders, oldest first."""
-        return sorted(path for path in self.folder.glob("step-*") if (path / WEIGHTS_FILE).is_file())
+        folders = self.folder.glob("step-" + "[0-9]" * 9)
+        return sorted(path for path in folders if (path / WEIGHTS_FILE).is_file())
 
     def save(self, model: Model, step: int) -> None:
         """Save the weights of a step, and remove the oldest snapshots above the limit."""
@@ -146,18 +147,26 @@ class Snapshots:
 
     def discard_after(self, step: int) -> None:
         """Remove the snapshots after a step."""
-        for path in self.folder.glob("step-*"):
+        for path in self.folders():
             if int(path.name.removeprefix("step-")) > step:
                 shutil.rmtree(path)
 
     @torch.no_grad()
     def load_mean(self, model: Model) -> Model:
         """Load the mean of the snapshots, summed in float64, into a model of the same shape."""
-        snapshots = [load_file(folder / WEIGHTS_FILE) for folder in self.folders()]
+        paths = [folder / WEIGHTS_FILE for folder in self.folders()]
+        snapshots, shapes = [read_weights([path]) for path in paths], _shapes(dict(model.named_parameters()))
+        for path, snapshot in zip(paths, snapshots, strict=True):
+            if _shapes(snapshot) != shapes:
+                raise InvalidCheckpoint(f"{path}: expected the weights of this model, got others; remove its folder")
         for name, weight in model.named_parameters():
             total: Any = sum(snapshot[name].double() for snapshot in snapshots)
             weight.copy_(total / len(snapshots))
         return model
+
+
+def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in tensors.items()}
 
 
 def _random_state(device: torch.device) -> torch.Tensor:

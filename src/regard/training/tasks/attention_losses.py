@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard.checks import Checks
 from regard.data.pairs import PairBatch
-from regard.errors import InvalidRecipe
+from regard.errors import InvalidRecipe, short_repr
 from regard.models import Attentions, EncoderDecoder, load_model
 from regard.nn.attention_losses import alignment_loss, coverage_loss, entropy_loss, kl_divergence_loss
 from regard.ops import WeightMatrix
@@ -56,7 +56,9 @@ class AttentionLossConfig(Section):
 
     def check(self, checks: Checks, name: str, num_layers: int, num_heads: int) -> None:
         """Check whether the model has the layers and heads."""
-        if not checks.that(num_layers > 0, f"{name}.kind: expected attention that the model has, got {self.kind!r}"):
+        if not checks.that(
+            num_layers > 0, f"{name}.kind: expected attention that the model has, got {short_repr(self.kind)}"
+        ):
             return
         for key, indices, size in (("layers", self.layers, num_layers), ("heads", self.heads, num_heads)):
             for index in indices or ():

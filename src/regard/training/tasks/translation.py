@@ -14,7 +14,7 @@ from torch import Tensor, distributed
 from regard.checks import Checks
 from regard.data.batching import ResumableLoader, padding_fraction
 from regard.data.pairs import PairBatch, PairDataset, PairLoader, encoder_batch, tokenize_pairs
-from regard.errors import InvalidFile
+from regard.errors import InvalidFile, short_repr
 from regard.generation.greedy import greedy
 from regard.metrics.translation import corpus_scores
 from regard.models import Attentions, EncoderDecoder, RNNSearchConfig, TransformerConfig
@@ -115,7 +115,7 @@ class TranslationRecipe(Recipe):
             loss.check(checks, f"attention_loss.{name}", *config.num_layers_and_heads(loss.kind))
         monitor = self.validation.monitor
         if monitor != "loss" and not self.validation.bleu_sentences:
-            expected = f"expected at least 1 for the monitor {monitor!r}"
+            expected = f"expected at least 1 for the monitor {short_repr(monitor)}"
             checks.fail(f"validation.bleu_sentences: {expected}, got 0; or monitor 'loss'")
 
 
