@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -266,3 +267,13 @@ def test_the_real_minilm_embeds_as_ever():
     real = given["attention_mask"].bool()[:, None].expand(-1, 12, -1)
     for layer, weights in zip(seen.layers, theirs.attentions, strict=True):
         assert torch.allclose(layer.weights.dense()[real], weights[real], atol=1e-5)
+
+
+@pytest.mark.parametrize("layers", [2**31, 10**30])
+def test_more_layers_than_any_model_has_are_refused_at_once(folders, tmp_path, layers):
+    """Transformers builds all of them before it looks for their weights."""
+    folder = Path(shutil.copytree(folders / "electra", tmp_path / "electra"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": layers}))
+    with pytest.raises(InvalidCheckpoint, match="num_hidden_layers"):
+        TransformersModel.load(folder)

@@ -16,6 +16,7 @@ from regard.input_files import check_file, exists, read_json
 from regard.models.weights import UNSAFE_PICKLE
 from regard.text.tokenizer import panics_as_errors
 
+MAX_LAYERS = 1000
 FILE_SUFFIXES = (".json", ".safetensors", ".bin", ".model", ".spm", ".txt")
 ONLY_THE_FOLDER = {"local_files_only": True, "trust_remote_code": False}
 """Nothing is downloaded, and transformers neither runs code of the folder nor asks on standard input whether to."""
@@ -35,6 +36,7 @@ def load_checkpoint(folder: Path, dtype: torch.dtype) -> tuple[Any, Any, Any]:
     transformers = require("transformers", extra="hf", needed_by="TransformersModel")
     with _as_checkpoint_error(folder, "cannot be read"), silence_transformers():
         config = transformers.AutoConfig.from_pretrained(folder, **ONLY_THE_FOLDER)
+        _check_layers(folder, config.to_dict())
         config._attn_implementation = None  # a folder can name a kernel that would be downloaded
         names = getattr(config, "architectures", None) or [""]
         cls = getattr(transformers, names[0], transformers.AutoModel)
@@ -81,6 +83,17 @@ def _check_folder(folder: Path) -> None:
         raise InvalidCheckpoint(f"{path}: expected a name as model_type, got {short_repr(kind)}")
 
 
+def _check_layers(path: Path, values: Any) -> None:
+    """Check the numbers of layers, which transformers builds before it sees that they have no weights."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            _check_layers(path, value)
+        numbers = value if isinstance(value, list) else [value]
+        largest = max((each for each in numbers if isinstance(each, int)), default=0)
+        if str(key).endswith(("layers", "layer", "depths", "depth")) and largest > MAX_LAYERS:
+            raise InvalidCheckpoint(f"{path}: {key}: expected at most {MAX_LAYERS:,} layers, got {short_repr(largest)}")
+
+
 def _check_weights(folder: Path, model: Any, info: Mapping[str, Any]) -> None:
     """Check that no tensor is missing, of another shape, NaN or infinite; further tensors are ignored."""
     problems = [f"{folder}: {name} is missing" for name in sorted(info["missing_keys"])]
@@ -112,6 +125,8 @@ def _as_checkpoint_error(folder: Path, problem: str) -> Iterator[None]:
             yield
     except pickle.UnpicklingError as error:
         raise InvalidCheckpoint(f"{folder}: {problem}: its weights are refused: {UNSAFE_PICKLE}") from error
+    except InvalidCheckpoint:
+        raise
     except Exception as error:  # of transformers, safetensors, pickle, or whatever reads the weights
         if "trust_remote_code" in str(error):
             raise InvalidCheckpoint(
