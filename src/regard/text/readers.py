@@ -16,6 +16,10 @@ from regard.files import as_path
 from regard.input_files import check_file
 
 
+MAX_DIGITS = 18
+"""Of the index of a word."""
+
+
 def read_lines(path: str | Path) -> Iterator[str]:
     r"""Read the lines of a text file, in NFC and without line ends.
 
@@ -126,7 +130,7 @@ def read_alignments(path: str | Path) -> Iterator[list[tuple[int, int]]]:
     """
     for number, line in enumerate(read_lines(path), start=1):
         links = [link.partition("-")[::2] for link in line.split()]
-        if not all(source.isdecimal() and target.isdecimal() for source, target in links):
+        if not all(word.isdecimal() and len(word) <= MAX_DIGITS for link in links for word in link):
             where = f"{display_name(path)}, line {number}"
             raise InvalidFile(f"{where}: expected word indices source-target such as '0-0 1-2', got {short_repr(line)}")
         yield [(int(source), int(target)) for source, target in links]

@@ -84,7 +84,7 @@ class ResumableCSVLogger(Logger):
             raise InvalidFile(f"{self.path}: could not be read: {error}; repair or remove it") from error
         for number, row in enumerate(rows, start=2):
             if None in row or not re.fullmatch("[0-9]{1,18}", row.get("step") or ""):
-                expected = f"expected a step and values for {','.join(reader.fieldnames or ())}"
+                expected = f"expected a step and values for {','.join(reader.fieldnames or ())[:200]}"
                 raise InvalidFile(f"{self.path}, line {number}: {expected}; repair or remove the line")
         rows = [row for row in rows if int(row["step"]) <= step]
         if not rows:
