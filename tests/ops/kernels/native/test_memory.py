@@ -23,7 +23,7 @@ BEST = library()
 
 
 def run(*command: str, **options) -> subprocess.CompletedProcess[str]:
-    limit = 3600 if everything() else 300
+    limit = 3600 if everything() else 600
     return subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=limit, check=False, **options)
 
 
@@ -83,7 +83,7 @@ def test_sanitizers_find_nothing(sanitized):
     code = (
         f"from regard.ops.kernels.native.library import library; assert library().level == {path.stem!r}; "
         f"assert {str(path)!r} in open('/proc/self/maps').read(); "
-        f"import sys; sys.argv[1:] = ['plain', '0', '4', '1']; from {CALLS} import main; main()"
+        f"import sys; sys.argv[1:] = ['plain', '0', '8', '1']; from {CALLS} import main; main()"
     )
     done = run(*python("-c", code), env=environment)
     assert done.returncode == 0, done.stderr[-6000:]
