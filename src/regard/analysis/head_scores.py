@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from regard.analysis.layer import AttentionKind
 from regard.analysis.padding import valid_keys, valid_queries
 from regard.analysis.recording import Recording
-from regard.errors import InvalidArgument, InvalidType
+from regard.errors import InvalidArgument, InvalidType, short_repr
 from regard.ops import WeightMatrix
 from regard.ops.masks import Documents, Padding
 from regard.ops.measures import Diagonal, Entropy, Mass, MeanDistance, Measure
@@ -143,7 +143,7 @@ def head_scores(
 
 def _check_separators(separator_tokens: Any) -> None:
     if isinstance(separator_tokens, str) or not isinstance(separator_tokens, Collection):
-        raise InvalidType(f"separator_tokens: expected a list of tokens, got {separator_tokens!r:.80}")
+        raise InvalidType(f"separator_tokens: expected a list of tokens, got {short_repr(separator_tokens)}")
 
 
 def _with_separators_of(tokenizer: Any, separator_tokens: Collection[Hashable]) -> set[Hashable]:

@@ -125,9 +125,10 @@ class Measurements(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         known = f"measured are {', '.join(self)}" if self else "nothing was measured"
+        shown = short_repr(name)
         raise InvalidArgument(
-            f"measured: unknown name {name!r}; {known}; watch with measure=[{name!r}], or compute it now: "
-            f"layer.weights.measure({name!r})"
+            f"measured: unknown name {shown}; {known}; watch with measure=[{shown}], or compute it now: "
+            f"layer.weights.measure({shown})"
         )
 
 

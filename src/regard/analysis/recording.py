@@ -155,13 +155,15 @@ def _layers_within(known: LayerList, names: Any) -> LayerList:
     """The layers with these names, and those of the parts of the model with these names."""
     names = [names] if isinstance(names, str) else names
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
-        raise InvalidType(f"layers: expected a list of names, got {names!r:.80}")
+        raise InvalidType(f"layers: expected a list of names, got {short_repr(names)}")
     every = [layer.name for layer in known]
     with Checks() as checks:
         checks.that(bool(names), "layers: expected at least one name; leave it out for all")
         for name in names:
             if not any(_is_within(each, name) for each in every):
-                checks.fail(f"layers: unknown layer {name!r}{did_you_mean(name, every)}; known: {', '.join(every)}")
+                checks.fail(
+                    f"layers: unknown layer {short_repr(name)}{did_you_mean(name, every)}; known: {', '.join(every)}"
+                )
     return LayerList(layer for layer in known if any(_is_within(layer.name, name) for name in names))
 
 

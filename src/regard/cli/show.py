@@ -23,7 +23,7 @@ from regard.cli.options import (
 )
 from regard.cli.output import note, print_path
 from regard.cli.texts import InputText, check_texts, find_recording, note_file_name, read_texts
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, short_repr
 
 if TYPE_CHECKING:
     from regard.analysis.recording import Recording
@@ -130,7 +130,7 @@ def _check_image(context: typer.Context, recording: Recording, output: Path) -> 
     if "image" in recording.texts:
         reject_options(context, ("layer", "token", "tokens"), "an image has a page with all layers and no table")
         if output.suffix in TABLE_SUFFIXES:
-            raise InvalidArgument(f"--output: expected .html or .regard for an image, got {output.name!r}")
+            raise InvalidArgument(f"--output: expected .html or .regard for an image, got {short_repr(output.name)}")
 
 
 def _note_confidence(translator: Translator, source: InputText) -> None:

@@ -122,8 +122,8 @@ def reject_recording(name: str, text: str | None, why: str) -> None:
     """
     if _recording_path(text) is not None:
         raise InvalidArgument(
-            f"{name}: expected a text, because {why}, got {text!r}; `regard show`, `heads` and `segments` open a "
-            "recording"
+            f"{name}: expected a text, because {why}, got {short_repr(text)}; `regard show`, `heads` and `segments` "
+            "open a recording"
         )
 
 
@@ -135,4 +135,4 @@ def _recording_path(text: str | None) -> Path | None:
 def note_file_name(text: str | None) -> None:
     """Print a note if a text is the name of a file, which a user may have meant to read."""
     if text is not None and os.path.isfile(text):
-        note(f"{text!r} is read as a text, not as the file of that name; --file reads a file")
+        note(f"{short_repr(text)} is read as a text, not as the file of that name; --file reads a file")

@@ -15,7 +15,6 @@ from regard.errors import InvalidArgument, InvalidFile, InvalidType, short_repr
 from regard.files import as_path
 from regard.input_files import check_file
 
-
 MAX_DIGITS = 18
 """Of the index of a word."""
 

@@ -114,7 +114,7 @@ def watch(
             checks.fail("keep_qk: False keeps only measures; pass measure=['entropy', 'received']")
         if positions is not None and positions != "last":
             hint = "leave it out to record each call of torch's attention by itself"
-            checks.fail(f"positions: expected 'last' or None, got {positions!r:.80}; {hint}")
+            checks.fail(f"positions: expected 'last' or None, got {short_repr(positions)}; {hint}")
         interventions.check(checks, names)
     if layer_names is not None:  # and all modules below them
         layer_names = [
