@@ -109,6 +109,7 @@ def atomic_folder(folder: str | os.PathLike[str], *, remove: Sequence[str] = ())
             fails. Errors that the block itself raises propagate unchanged.
 
     Examples:
+        >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     with atomic_folder(folder) as staging:
         ...         (staging / "a.txt").write_text("whole")
