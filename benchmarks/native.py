@@ -6,8 +6,9 @@ queries and keys counts as 4 · n² · head_dim operations per head forward, 14 
 Run: ``python benchmarks/native.py``, or some of its sections: ``... forward decode``; for a quick check:
 ``--max-keys 512``.
 ``... choices`` measures where SDPA computes the output alone faster, and writes what it finds for this instruction set
-and size of the second-level cache to the table in the package, by which `attend` chooses. Measures have no other fast
-kernel to choose: SDPA cannot compute them. Run it on a quiet machine.
+and size of the second-level cache to the table in the package, by which `attend` chooses; what the table says about
+another processor of this kind stays where SDPA was faster there. Measures have no other fast kernel to choose: SDPA
+cannot compute them. Run it on a quiet machine.
 ``REGARD_ISA=avx2 ATEN_CPU_CAPABILITY=avx2`` measures another instruction set (matrix products of SDPA may still use the
 processor's best); its results are in sections of their own.
 """
@@ -185,7 +186,8 @@ def choices(max_keys: int) -> Figures:
             ratios.append((2.0 * HEADS * tokens**2 * HEAD_DIM, statistics.median(figures.ratios[name])))
         found[str(dtype).removeprefix("torch.")] = steps(ratios)
     table = json.loads(FILE.read_text(encoding="utf-8"))
-    table.setdefault(Native().variant(), {})[str(second_level_bytes())] = found
+    known = table.setdefault(Native().variant(), {}).setdefault(str(second_level_bytes()), {})
+    known |= {dtype: combine(own, known.get(dtype, own)) for dtype, own in found.items()}
     lines = {
         level: {size: {dtype: json.dumps(own) for dtype, own in each.items()} for size, each in sizes.items()}
         for level, sizes in table.items()
@@ -202,6 +204,17 @@ def steps(ratios: list[tuple[float, float]]) -> Steps:
         kernel = "sdpa" if ratio > 1 else "native"
         if not found or found[-1][1] != kernel:
             start = 0 if number == 0 else round((work * ratios[number - 1][0]) ** 0.5)
+            found.append((start, kernel))
+    return found
+
+
+def combine(first: Steps, second: Steps) -> Steps:
+    """The native kernel only where it is faster on both of two processors: SDPA can be slow on one of them."""
+    found: Steps = []
+    for start in sorted({start for start, _ in (*first, *second)}):
+        kernels = {[kernel for begin, kernel in steps if begin <= start][-1] for steps in (first, second)}
+        kernel = "sdpa" if "sdpa" in kernels else "native"
+        if not found or found[-1][1] != kernel:
             found.append((start, kernel))
     return found
 

@@ -101,3 +101,11 @@ def test_the_benchmark_divides_where_the_faster_one_changes(monkeypatch):
         (32_000_000, "sdpa"),
     ]
     assert steps([(1e6, 0.9), (4e6, 0.9)]) == [(0, "native")]
+
+
+def test_two_processors_of_a_kind_give_the_native_kernel_where_it_is_faster_on_both():
+    combine = runpy.run_path(str(BENCHMARKS / "native.py"))["combine"]
+    fast, slow = [(0, "sdpa"), (8, "native"), (64, "sdpa")], [(0, "native")]
+    assert combine(fast, slow) == combine(slow, fast) == fast
+    assert combine([(0, "sdpa"), (2, "native")], [[0, "sdpa"], [8, "native"]]) == [(0, "sdpa"), (8, "native")]
+    assert combine(slow, slow) == slow
