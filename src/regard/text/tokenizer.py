@@ -118,7 +118,10 @@ class Tokenizer(BaseTokenizer):
     def _splitting_backend(self) -> tokenizers.Tokenizer:
         """A copy that reads special tokens as text: to switch the backend itself would not be thread-safe."""
         try:
-            backend = copy.deepcopy(self._backend)
+            with panics_as_errors():
+                backend = copy.deepcopy(self._backend)
+        except InvalidFile:
+            raise
         except Exception as error:  # it reads what the bindings wrote, of a vocabulary that does not fit its merges
             raise InvalidFile(f"{TOKENIZER_FILE}: cannot be used as a tokenizer: {error}") from error
         backend.encode_special_tokens = True

@@ -62,6 +62,7 @@ def load_checkpoint(folder: Path, dtype: torch.dtype) -> tuple[Any, Any, Any]:
         if _has_tokenizer(folder):
             with _as_checkpoint_error(folder, "its tokenizer cannot be read"):
                 tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **ONLY_THE_FOLDER)
+                getattr(tokenizer, "all_special_ids", ())  # without end if the unknown token is unknown
     return model, tokenizer, processor
 
 
