@@ -63,3 +63,9 @@ def test_what_is_not_json_is_named(text, reason):
 
 def test_pairs_of_surrogates_are_characters():
     assert parse_json(r'["\ud83d\ude00"]', "a.json") == ["😀"]
+
+
+def test_a_byte_order_mark_is_not_part_of_the_text(tmp_path):
+    path = tmp_path / "marked.json"
+    path.write_bytes(b"\xef\xbb\xbf" + b'{"a": 1}')
+    assert read_json(path) == {"a": 1}

@@ -89,7 +89,7 @@ def parse_json(data: bytes | str, path: str | os.PathLike[str], error: type[Inva
             ``"\ud800"``, which cannot be encoded.
     """
     try:
-        text = data.decode() if isinstance(data, bytes) else data
+        text = data.decode("utf-8-sig") if isinstance(data, bytes) else data  # a byte order mark does no harm
         value = json.loads(text)
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode()

@@ -33,7 +33,7 @@ class WatchResult:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self._recordings: list[Recorders] = []
-        self._built: dict[int, Recording] = {}  # by the id of the recorders
+        self._built: dict[int, tuple[Recorders, Recording]] = {}  # by the id of the recorders
 
     @property
     def recordings(self) -> tuple[Recording, ...]:
@@ -136,9 +136,10 @@ class WatchResult:
 
     def _as_recording(self, forward_pass: Recorders) -> Recording:
         """The recording of a forward pass: the same one at each read, until it has more layers."""
-        built = self._built.get(id(forward_pass))
-        if built is None or len(built.layers) != len(forward_pass):
-            built = self._built[id(forward_pass)] = self._build(forward_pass)
+        recorders, built = self._built.get(id(forward_pass), (None, None))
+        if recorders is not forward_pass or built is None or len(built.layers) != len(forward_pass):
+            built = self._build(forward_pass)
+            self._built[id(forward_pass)] = forward_pass, built  # an id alone may be another's in a copy
         return built
 
     def _build(self, forward_pass: Recorders) -> Recording:
