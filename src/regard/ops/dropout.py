@@ -1,4 +1,4 @@
-"""Dropout with random numbers that are cheap on a CPU."""
+"""Dropout: of activations with random numbers that are cheap on a CPU, of weights by a hash of their indices."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.checks import Checks
 from regard.errors import InvalidArgument
 from regard.ops.autograd import Function
+from regard.ops.tile import Index, Shape
 
 
 def dropout(x: Float[Tensor, "*axes"], p: float, training: bool = True) -> Float[Tensor, "*axes"]:
@@ -52,23 +53,23 @@ def dropout(x: Float[Tensor, "*axes"], p: float, training: bool = True) -> Float
         return x
     if x.device.type != "cpu":
         return torch.nn.functional.dropout(x, p)
-    seed = draw_seed()
+    seed = int(draw_seed())
     if x.element_size() == 2:
         kept, scale = _draw_lanes(x.shape, p, seed)
         return _KeepBits.apply(x, kept.neg_(), scale)
     return x * keep_mask(x.shape, p, seed, x.device).to(x.dtype)
 
 
-def draw_seed() -> int:
-    """A seed from torch's generator on the CPU.
+def draw_seed(device: str | torch.device = "cpu") -> Int[Tensor, ""]:
+    """A seed below 2⁶² from torch's generator for a device.
 
     Raises:
         InvalidArgument: Under `torch.vmap` with ``randomness="different"``.
     """
-    seed = torch.randint(2**62, (), device="cpu")
+    seed = torch.randint(2**62, (), device=device)
     if torch._C._functorch.is_batchedtensor(seed):  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage]
         raise InvalidArgument("dropout: expected torch.vmap with randomness='same', got 'different'")
-    return int(seed)
+    return seed
 
 
 def keep_mask(shape: torch.Size, p: float, seed: int, device: torch.device) -> Tensor:
@@ -80,27 +81,55 @@ def keep_mask(shape: torch.Size, p: float, seed: int, device: torch.device) -> T
     return kept.to(torch.float32).mul_(scale)
 
 
-INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
-"""The integer dtype of the same width."""
+def dropped_weights(
+    p: float,
+    seed: Int[Tensor, ""],
+    shape: Shape,
+    batch: slice,
+    heads: slice,
+    rows: Index,
+    keys: Int[Tensor, "*rows keys"],
+) -> tuple[Bool[Tensor, "batch heads rows keys"], float]:
+    """Which weights dropout sets to 0, and the factor of the others, 1 / (1 − p).
 
+    A weight is dropped if a hash of the seed and of its indices in the matrix, a number of 32 bits, is below p · 2³².
+    So every kernel drops the same weights, forward and backward, however it cuts the matrix. csrc/dropout.h has the
+    same hash: SplitMix64's output function (Steele, Lea, Flood 2014) for a row, Wellons' lowbias32 (2018) for a key.
 
-def keep_cells(
-    shape: torch.Size, p: float, seed: int, dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, float]:
-    """The cells for `keep` that drop elements with probability p, and the factor 1 / (1 − p), left to the caller.
-
-    On a CPU these are integers as wide as the dtype, with no bit set where an element is dropped, else every bit.
+    Args:
+        p: Probability of dropping a weight, rounded down to a multiple of 2⁻³².
+        seed: Of `draw_seed`.
+        shape: (batch, heads, queries, keys) of the matrix.
+        batch: Batch entries.
+        heads: Heads.
+        rows: Queries.
+        keys: (keys,) The keys of all rows; (rows, keys) where each row has its own.
     """
-    if device.type != "cpu":
-        generator = torch.Generator(device).manual_seed(seed)
-        return torch.rand(shape, device=device, generator=generator) >= p, 1 / (1 - p)
-    kept, scale = _draw_lanes(shape, p, seed)
-    return kept.neg_().to(INTEGERS[dtype]), scale
+    device = keys.device
+    b, h = (torch.arange(part.start, part.stop, device=device) for part in (batch, heads))
+    i = torch.arange(rows.start, rows.stop, device=device) if isinstance(rows, slice) else rows
+    number = (b[:, None, None] * shape[1] + h[:, None]) * shape[2] + i
+    key = _mix(seed + (number + 1) * _signed(0x9E3779B97F4A7C15, 64))
+    low, high = key.to(torch.int32)[..., None], (key >> 32).to(torch.int32)[..., None]
+    x = keys.to(torch.int32) * _signed(0x9E3779B9, 32) + low  # sums and products wrap around, as those of csrc do
+    x ^= (x >> 16) & 0xFFFF  # a shift that fills with zeros
+    x *= _signed(0x7FEB352D, 32)
+    x ^= high ^ ((x >> 15) & 0x1FFFF)
+    x *= _signed(0x846CA68B, 32)
+    x ^= (x >> 16) & 0xFFFF
+    threshold = int(p * 2**32)
+    return (x ^ -(2**31)) < threshold - 2**31, 2**32 / (2**32 - threshold)  # comparing as numbers without a sign
 
 
-def keep(x: Tensor, cells: Tensor) -> Tensor:
-    """The elements of x at these cells, and 0 elsewhere; without gradient."""
-    return x * cells if cells.dtype == torch.bool else (x.view(cells.dtype) & cells).view(x.dtype)
+def _mix(x: Int[Tensor, "*axes"]) -> Int[Tensor, "*axes"]:
+    x = (x ^ (x >> 30) & (2**34 - 1)) * _signed(0xBF58476D1CE4E5B9, 64)
+    x = (x ^ (x >> 27) & (2**37 - 1)) * _signed(0x94D049BB133111EB, 64)
+    return x ^ (x >> 31) & (2**33 - 1)
+
+
+def _signed(number: int, bits: int) -> int:
+    """The number that has the same bits in two's complement."""
+    return number - 2**bits if number >> (bits - 1) else number
 
 
 def _draw_lanes(shape: torch.Size, p: float, seed: int) -> tuple[Tensor, float]:

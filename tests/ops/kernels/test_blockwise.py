@@ -22,11 +22,13 @@ from regard.errors import InvalidArgument, StaleView
 from regard.ops import attend, weights
 from regard.ops.kernels import blocks, threads
 from regard.ops.kernels.blocks import partition
+from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.threads import run_parallel
 from regard.ops.masks import Causal, Padding, Window
-from regard.ops.measures import BlockMean, Measure
+from regard.ops.measures import BlockMean, LogSumExp, Measure
 from regard.ops.request import make_request
 from regard.ops.scores import Score
+from regard.ops.weight_matrix import WeightMatrix
 
 
 def tensors(batch=1, heads=2, kv_heads=1, queries=7, keys=6, dim=3, dtype=torch.float64):
@@ -178,18 +180,18 @@ def test_dropout_is_replayed_with_the_number_of_threads_of_the_forward_pass(monk
 def test_an_error_in_a_thread_is_raised_and_ends_the_others():
     done = []
 
-    def work(number, blocks):
+    def work(blocks):
         for block in blocks:
             time.sleep(0.002)
-            if number == 1:
-                raise InvalidArgument("number 1")
+            if block == 1000:
+                raise InvalidArgument("block 1000")
             done.append(block)
 
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        with pytest.raises(InvalidArgument, match="number 1"):
-            run_parallel(work, [range(1000)] * 3, 2)
+        with pytest.raises(InvalidArgument, match="block 1000"):
+            run_parallel(work, [range(1000), range(1000, 2000), range(1000)], 2)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -203,7 +205,7 @@ def test_the_threads_of_a_call_share_the_cores():
     """If each thread used all cores, they would compete for them and wait."""
     counts = []
 
-    def work(stream, some):
+    def work(stream):
         torch.ones(10**6).exp().sum()  # a thread's first operation determines how many cores it uses
         counts.append(torch.get_num_threads())
 
@@ -424,3 +426,51 @@ def test_dropout_needs_the_same_randomness_for_all_of_a_vmap():
     with pytest.raises(InvalidArgument, match=r"dropout: expected torch\.vmap with randomness='same'"):
         torch.vmap(run, randomness="different")(query)
     assert torch.vmap(run, randomness="same")(query).shape == (2, 1, 2, 7, 4)
+
+
+class SavesLse(Blockwise):
+    """Blocks of rows whose forward pass leaves the log-sum-exp to the backward pass, where it must arrive."""
+
+    name = "saves_lse"
+
+    def saved_specs(self, inputs):
+        return ((inputs.request.shape[:3], inputs.request.dtype),)
+
+    def forward(self, inputs, options):
+        result = super().forward(inputs, options)
+        lse = Blockwise().forward(replace(inputs, value=None, measures={"lse": LogSumExp()}), options).results
+        return result._replace(saved=tuple(lse.tensors()) if options.saves else ())
+
+    def backward(self, inputs, options, needed, gradients, saved):
+        (lse,) = saved
+        torch.testing.assert_close(lse, WeightMatrix(inputs.request).lse())
+        return super().backward(inputs, options, needed, gradients, ())
+
+
+def gradients_with(kernel):
+    inputs = [tensor.clone().requires_grad_() for tensor in torch.randn(3, 2, 4, 30, 8).unbind()]
+
+    def loss(query, key, value):
+        att = attend(query, key, value, measure=["entropy", "lse"], kernel=kernel)
+        return att.output.square().sum() + att.measured["entropy"].sum() + att.measured["lse"].square().sum()
+
+    def losses(*each):
+        return loss(*(tensor[None] for tensor in each))
+
+    gradient = torch.func.grad(losses, argnums=(0, 1, 2))
+    return [
+        torch.autograd.grad(loss(*inputs), inputs),
+        torch.autograd.grad(torch.utils.checkpoint.checkpoint(loss, *inputs, use_reentrant=False), inputs),
+        torch.func.vmap(gradient)(*(tensor.detach() for tensor in inputs)),
+    ]
+
+
+def test_what_the_forward_pass_saves_reaches_the_backward_pass():
+    results = []
+    for kernel in (SavesLse(), "blockwise"):
+        torch.manual_seed(0)
+        results.append(gradients_with(kernel))
+    torch.testing.assert_close(*results)
+    with torch.no_grad():
+        x = torch.randn(1, 1, 4, 8)
+        assert attend(x, x, x, kernel=SavesLse()).output.shape == x.shape

@@ -50,7 +50,7 @@ def arguments(query, key, value, measure=(), dropout=0.0, kernel="blockwise", **
     """The arguments that a compiled program passes to the operator."""
     encoder = Encoder()
     text = encoder.encode(KernelInputs(value, make_request(query, key, **rules), as_measures(measure), dropout))
-    return *encoder.lists, text, kernel, torch.tensor(7)
+    return *encoder.lists, text, kernel, torch.tensor(7), 0
 
 
 def check(given: tuple[Any, ...], needed: Sequence[bool], expand: bool = False, tests: tuple[str, ...] = ()) -> None:
@@ -60,7 +60,7 @@ def check(given: tuple[Any, ...], needed: Sequence[bool], expand: bool = False, 
     is_present = [answer.is_floating_point() for answer in answers]
     gradients = [torch.randn_like(answer) for answer in answers if answer.is_floating_point()]
     gradients = [x.mean().expand(x.shape) for x in gradients] if expand else gradients
-    backward = torch.ops.regard.attend_backward, (*given, gradients, is_present, list(needed))
+    backward = torch.ops.regard.attend_backward, (*given, [], gradients, is_present, list(needed))
     opcheck(*backward, test_utils=("test_faketensor", *tests))
     for tensor, need in zip(given[0], needed, strict=True):
         tensor.requires_grad_(tensor.requires_grad or need)
@@ -112,7 +112,7 @@ def test_both_operators_can_be_traced_ahead_of_time(made):
 def test_gradients_of_a_tensor_passed_twice_are_those_of_two_copies(shared, needed):
     leaves = [LAYOUTS["transposed"](HEADS, torch.randn) for _ in range(3)]
     tensors, *rest = given = arguments(*(leaves[number] for number in shared), mask=Causal())
-    gradient = [torch.randn(BATCH, HEADS, TOKENS, WIDTH)], [True], needed
+    gradient = [], [torch.randn(BATCH, HEADS, TOKENS, WIDTH)], [True], needed
     found = torch.ops.regard.attend_backward(tensors, *rest, *gradient)
     torch.testing.assert_close(found, torch.ops.regard.attend_backward([x.clone() for x in tensors], *rest, *gradient))
     check(given, needed, tests=("test_schema",))

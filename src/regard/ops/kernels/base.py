@@ -61,15 +61,14 @@ class RunOptions(NamedTuple):
     """How the passes of a call run.
 
     Args:
-        seed: Seed of dropout, the same forward and backward.
-        threads: Number of threads. It decides how the matrix is cut, so with dropout it must be the same forward and
-            backward.
+        seed: Of dropout, the same forward and backward; None without dropout.
+        saves: Whether a backward pass may follow.
         finds_hidden_tensors: Whether the forward pass raises if a rule uses a tensor that requires grad and is not in
             its tree, where it would get no gradient.
     """
 
-    seed: int = 0
-    threads: int = 1
+    seed: Tensor | None = None
+    saves: bool = False
     finds_hidden_tensors: bool = False
 
 

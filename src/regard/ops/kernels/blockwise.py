@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -18,11 +17,11 @@ from torch import Tensor
 
 from regard.errors import InvalidArgument
 from regard.ops.autograd import Function
-from regard.ops.dropout import keep, keep_cells
+from regard.ops.dropout import dropped_weights
 from regard.ops.grouped_query import grouped_matmul, grouped_matmul_grad
 from regard.ops.kernels.base import KernelInputs, RunOptions
 from regard.ops.kernels.blocks import BlockLocation, BlockSizes, partition
-from regard.ops.kernels.differentiable import DifferentiableKernel
+from regard.ops.kernels.differentiable import DifferentiableKernel, ForwardResult
 from regard.ops.kernels.results import MeasureResults, as_tensors
 from regard.ops.kernels.threads import run_parallel, thread_count
 from regard.ops.measures.base import Block, BlockIndex, Measure, apply_sinks, lowest
@@ -43,24 +42,23 @@ class Blockwise(DifferentiableKernel):
     def __init__(self, sizes: BlockSizes | None = None) -> None:
         self.sizes = sizes
 
-    def threads(self, inputs: KernelInputs) -> int:
-        """Several on a CPU, where the call is large enough."""
-        query, keys = inputs.request.query, inputs.request.shape[3]
-        return thread_count(query.numel() * keys) if query.device.type == "cpu" else 1
+    def streams(self, inputs: KernelInputs) -> tuple[list[Iterator[BlockLocation]], int]:
+        """The blocks of a call, and the number of threads, several on a CPU where the call is large enough.
 
-    def streams(self, inputs: KernelInputs, threads: int) -> list[Iterator[BlockLocation]]:
-        """The blocks of a call; blocks of different streams share no query, key or entry of a result."""
+        Blocks of different streams share no query, key or entry of a result.
+        """
+        request = inputs.request
+        threads = thread_count(request.query.numel() * request.shape[3]) if request.query.device.type == "cpu" else 1
         value_heads = [] if inputs.value is None else [inputs.value.shape[1]]
-        return partition(inputs.request, threads, inputs.request.key.shape[1], *value_heads, sizes=self.sizes)
+        return partition(request, threads, request.key.shape[1], *value_heads, sizes=self.sizes), threads
 
-    def forward(self, inputs: KernelInputs, options: RunOptions) -> tuple[Tensor | None, MeasureResults]:
+    def forward(self, inputs: KernelInputs, options: RunOptions) -> ForwardResult:
         request, value, results = inputs.request, inputs.value, MeasureResults(inputs)
         output = None if value is None else value.new_empty(*request.shape[:3], value.shape[3])
-        keep_freed_blocks()
 
-        def work(stream: int, locations: Iterable[BlockLocation]) -> None:
+        def work(locations: Iterable[BlockLocation]) -> None:
             previous, key, values = None, request.key, value
-            for number, location in enumerate(locations):
+            for location in locations:
                 if previous is None or not location.shares_keys_with(previous):
                     previous, key = location, location.slice_keys(request.key)
                     values = None if value is None else location.slice_keys(value)
@@ -70,9 +68,9 @@ class Blockwise(DifferentiableKernel):
                     raise _hidden_tensor("score", request.score)
                 if output is not None and values is not None:
                     weights, scale = block.weights, 1.0
-                    if inputs.dropout:
-                        kept, scale = _dropout_cells(weights, inputs.dropout, options.seed, stream, number)
-                        weights = keep(weights, kept)
+                    if options.seed is not None:
+                        dropped, scale = _dropped(location, inputs.dropout, options.seed)
+                        weights = weights.masked_fill(dropped, 0.0)
                     product = grouped_matmul(weights, values)
                     if scale != 1.0:
                         product.mul_(scale)
@@ -84,12 +82,12 @@ class Blockwise(DifferentiableKernel):
                     results.add(name, result, index)
                 del block  # so that the next one takes over its memory, which is in the cache
 
-        def guarded(stream: int, locations: Iterable[BlockLocation]) -> None:
+        def guarded(locations: Iterable[BlockLocation]) -> None:
             with torch.enable_grad() if options.finds_hidden_tensors else nullcontext():
-                work(stream, locations)
+                work(locations)
 
-        run_parallel(guarded, self.streams(inputs, options.threads), options.threads)
-        return output, results
+        run_parallel(guarded, *self.streams(inputs))
+        return ForwardResult(output, results)
 
     def backward(
         self,
@@ -97,6 +95,7 @@ class Blockwise(DifferentiableKernel):
         options: RunOptions,
         needed: Sequence[bool],
         gradients: Sequence[Tensor | None],
+        saved: Sequence[Tensor],
     ) -> list[Tensor]:
         tensors = tensors_in(inputs)
         dtype = inputs.request.dtype
@@ -117,11 +116,11 @@ class Blockwise(DifferentiableKernel):
         rule_gradients = {id(leaves[i]): sums[i] for i in rules if sums[i] is not None}
         protect_masked = not all(measure.builtin for measure in inputs.measures.values())
 
-        def work(stream: int, locations: Iterable[BlockLocation]) -> None:
-            for number, location in enumerate(locations):
-                step(location, stream, number)
+        def work(locations: Iterable[BlockLocation]) -> None:
+            for location in locations:
+                step(location)
 
-        def step(location: BlockLocation, stream: int, number: int) -> None:
+        def step(location: BlockLocation) -> None:
             if rule_gradients:
                 location = replace(location, tile=replace(location.tile, gradients=rule_gradients))
             query = _leaf(location.slice_queries(request.query).to(dtype), needed[of_query])
@@ -145,14 +144,13 @@ class Blockwise(DifferentiableKernel):
                         pairs.append((part, gradient[at]))
             if output_gradient is not None and value is not None and of_value is not None:
                 gradient, values = location.slice_queries(output_gradient).to(dtype), location.slice_keys(value)
-                weights, kept = block.weights.detach(), None
-                if inputs.dropout:
-                    kept, scale = _dropout_cells(weights, inputs.dropout, options.seed, stream, number)
-                    gradient = gradient * scale
+                weights, dropped = block.weights.detach(), None
+                if options.seed is not None:
+                    dropped, scale = _dropped(location, inputs.dropout, options.seed)
+                    weights, gradient = weights.masked_fill(dropped, 0.0), gradient * scale
                 of_weights = grouped_matmul(gradient, values.mT)
-                pairs.append((block.weights, of_weights if kept is None else keep(of_weights, kept)))
+                pairs.append((block.weights, of_weights if dropped is None else of_weights.masked_fill_(dropped, 0.0)))
                 if needed[of_value]:
-                    weights = weights if kept is None else keep(weights, kept)
                     part = grouped_matmul_grad(weights, gradient, values)
                     location.accumulate_keys(sums[of_value], part)
             parts = _gradients(pairs, [query, key, *(leaves[i] for i in rules)])
@@ -162,7 +160,8 @@ class Blockwise(DifferentiableKernel):
                     accumulate(sums[i], gradient)
 
         # All blocks share the sums of a rule's tensor.
-        run_parallel(work, self.streams(inputs, options.threads), 1 if rule_gradients else options.threads)
+        streams, threads = self.streams(inputs)
+        run_parallel(work, streams, 1 if rule_gradients else threads)
         return [total for total in sums if total is not None]
 
 
@@ -203,8 +202,7 @@ def compute_block(
     # Where a score is NaN or infinity, softmax makes masked weights NaN, too.
     if protect_masked or ((masked or not score.overwritable) and _may_be_nan(weights)):
         weights = weights.masked_fill(scores.detach() <= floor, 0.0)
-    visible_key = full.start - tile.keys.start if full.start < full.stop else None
-    return Block(weights, scores, tile, location.index, request.shape, lse, visible_key, can_read_values=True)
+    return Block(weights, scores, tile, location.index, request.shape, lse)
 
 
 def _may_be_nan(weights: Tensor) -> bool:
@@ -249,10 +247,10 @@ def _leaf(tensor: Tensor, needed: bool) -> Tensor:
     return tensor.detach().requires_grad_(needed)
 
 
-def _dropout_cells(weights: Tensor, p: float, seed: int, stream: int, number: int) -> tuple[Tensor, float]:
-    """The weights that dropout keeps, the same whenever the block of this number in its stream is computed."""
-    block_seed = hash((seed, stream, number)) % 2**62
-    return keep_cells(weights.shape, p, block_seed, weights.dtype, weights.device)
+def _dropped(location: BlockLocation, p: float, seed: Tensor) -> tuple[Tensor, float]:
+    """The cells of a block that dropout sets to 0, and the factor of the others."""
+    batch, heads, rows, _ = location.index
+    return dropped_weights(p, seed, location.request.shape, batch, heads, rows, location.tile.kv_idx)
 
 
 def _requires_grad(result: Any) -> bool:
@@ -268,13 +266,3 @@ def _hidden_tensor(argument: str, rule: Rule) -> InvalidArgument:
         "an object with slots, a class attribute or a global variable. Assign it to an attribute (of a module: its "
         "parameters, called with torch.func.functional_call), or use kernel='reference'"
     )
-
-
-@lru_cache(maxsize=1)
-def keep_freed_blocks() -> None:
-    """Make glibc reuse the memory of freed blocks.
-
-    glibc raises its trim threshold to twice the largest block ever freed (mallopt(3), M_TRIM_THRESHOLD; at most 32
-    MiB). Freeing one large block first keeps the buffers of later blocks from being mapped and cleared again and again.
-    """
-    torch.empty(31 * 2**20, dtype=torch.uint8, device="cpu")

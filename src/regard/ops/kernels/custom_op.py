@@ -6,32 +6,38 @@ literal that says how they belong together; see `tree.Encoder`. User-defined rul
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from regard.ops.dropout import draw_seed
 from regard.ops.indexing import SelectCells
 from regard.ops.kernels.base import Kernel, KernelInputs, Measured, RunOptions
 from regard.ops.kernels.results import builtin_layouts, unflatten
+from regard.ops.measures.base import Spec
 from regard.ops.request import AttentionRequest
 from regard.ops.rules import builtin_classes
 from regard.ops.tree import Encoder, Number, decode, tensors_in
 
-_SCHEMA = "Tensor[] tensors, Scalar[] integers, Scalar[] floats, str text, str kernel, Tensor seed"
+if TYPE_CHECKING:
+    from regard.ops.kernels.differentiable import DifferentiableKernel
+
+_SCHEMA = "Tensor[] tensors, Scalar[] integers, Scalar[] floats, str text, str kernel, Tensor seed, int num_saved"
 
 
-def call_operator(kernel: str, inputs: KernelInputs) -> tuple[Tensor | None, Measured]:
+def call_operator(kernel: DifferentiableKernel, inputs: KernelInputs) -> tuple[Tensor | None, Measured]:
     """Call the operator, for built-in rules."""
     encoder = Encoder()
     text = encoder.encode(inputs)
     device = inputs.request.query.device
-    zero = torch.zeros((), dtype=torch.int64, device=device)
-    seed = torch.randint(2**62, (), device=device) if inputs.dropout else zero
-    flat = torch.ops.regard.attend(*encoder.lists, text, kernel, seed)
+    seed = draw_seed(device) if inputs.dropout else torch.zeros((), dtype=torch.int64, device=device)
+    is_tracked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in encoder.tensors)
+    num_saved = len(kernel.saved_specs(inputs)) if is_tracked else 0
+    flat = torch.ops.regard.attend(*encoder.lists, text, kernel.name, seed, num_saved)
     output, results = (None, flat) if inputs.value is None else (flat[0], flat[1:])
     return output, unflatten(inputs.measures, builtin_layouts(inputs), results)
 
@@ -44,10 +50,13 @@ def _attend(
     text: str,
     kernel: str,
     seed: Tensor,
+    num_saved: int,
 ) -> list[Tensor]:
     inputs = _decode(text, tensors, integers, floats)
-    output, results = Kernel.registered[kernel].forward(inputs, _options(kernel, inputs, seed))
-    return [*([] if output is None else [output]), *results.tensors()]
+    output, results, saved = _kernel(kernel).forward(inputs, RunOptions(seed, num_saved > 0))
+    if len(saved) < num_saved:  # the fallback of a kernel that saves something, which then needs nothing
+        saved = _empty(tensors[0], Kernel.registered[kernel].saved_specs(inputs))
+    return [*([] if output is None else [output]), *results.tensors(), *saved]
 
 
 @_attend.register_fake
@@ -58,21 +67,24 @@ def _(
     text: str,
     kernel: str,
     seed: Tensor,
+    num_saved: int,
 ) -> list[Tensor]:
     inputs = _decode(text, tensors, integers, floats)
     request, value, like = inputs.request, inputs.value, tensors[0]
     results = [] if value is None else [value.new_empty((*request.shape[:3], value.shape[3]))]
     for measure in inputs.measures.values():
-        results += [
-            like.new_empty(shape, dtype=dtype) for shape, dtype in measure.result_specs(request.shape, request.dtype)
-        ]
-    return results
+        results += _empty(like, measure.result_specs(request.shape, request.dtype))
+    return results + (_empty(like, Kernel.registered[kernel].saved_specs(inputs)) if num_saved else [])
+
+
+def _empty(like: Tensor, specs: Iterable[Spec]) -> list[Tensor]:
+    return [like.new_empty(shape, dtype=dtype) for shape, dtype in specs]
 
 
 @torch.library.custom_op(
     "regard::attend_backward",
     mutates_args=(),
-    schema=f"({_SCHEMA}, Tensor[] gradients, bool[] is_present, bool[] needed) -> Tensor[]",
+    schema=f"({_SCHEMA}, Tensor[] saved, Tensor[] gradients, bool[] is_present, bool[] needed) -> Tensor[]",
 )
 def _attend_backward(
     tensors: Sequence[Tensor],
@@ -81,6 +93,8 @@ def _attend_backward(
     text: str,
     kernel: str,
     seed: Tensor,
+    num_saved: int,
+    saved: Sequence[Tensor],
     gradients: Sequence[Tensor],
     is_present: Sequence[bool],
     needed: Sequence[bool],
@@ -90,7 +104,7 @@ def _attend_backward(
     all_gradients = [next(present) if each else None for each in is_present]
     # An operator runs below autograd, which the blocks of a backward pass need.
     with torch._C._ForceDispatchKeyGuard(*_autograd_state()), torch.no_grad():  # pyright: ignore[reportPrivateUsage]
-        results = Kernel.registered[kernel].gradients(inputs, _options(kernel, inputs, seed), needed, all_gradients)
+        results = _kernel(kernel).gradients(inputs, RunOptions(seed), needed, all_gradients, saved)
     return [gradient.contiguous() for gradient in results]
 
 
@@ -102,18 +116,20 @@ def _(tensors: Sequence[Tensor], *arguments: Any) -> list[Tensor]:
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    tensors, *ctx.numbers, ctx.text, ctx.kernel, seed = inputs
+    tensors, *ctx.rest, seed, ctx.num_saved = inputs
     ctx.needed = [tensor.requires_grad for tensor in tensors]
-    ctx.save_for_backward(seed, *tensors)
+    ctx.save_for_backward(seed, *tensors, *output[len(output) - ctx.num_saved :])
 
 
 def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Any, ...]:
     seed, *tensors = ctx.saved_tensors
+    tensors, saved = tensors[: len(ctx.needed)], tensors[len(ctx.needed) :]
+    gradients = gradients[: len(gradients) - ctx.num_saved]
     is_present = [gradient is not None for gradient in gradients]
     present = [gradient for gradient in gradients if gradient is not None]
-    rest = *ctx.numbers, ctx.text, ctx.kernel, seed
+    rest = *ctx.rest, seed, ctx.num_saved, saved
     results = iter(torch.ops.regard.attend_backward(tensors, *rest, present, is_present, ctx.needed))
-    return [next(results) if need else None for need in ctx.needed], None, None, None, None, None
+    return [next(results) if need else None for need in ctx.needed], None, None, None, None, None, None
 
 
 _attend.register_autograd(_gradients, setup_context=_setup_context)
@@ -130,10 +146,10 @@ def _classes() -> Mapping[str, type]:
     return {cls.__name__: cls for cls in (KernelInputs, AttentionRequest, SelectCells, *builtin_classes())}
 
 
-def _options(kernel: str, inputs: KernelInputs, seed: Tensor) -> RunOptions:
-    # Dropout must find the same blocks in the backward pass, when the number of threads may be another one.
-    threads = 1 if inputs.dropout else Kernel.registered[kernel].threads(inputs)
-    return RunOptions(int(seed) if inputs.dropout else 0, threads)
+def _kernel(name: str) -> DifferentiableKernel:
+    """The kernel of this name, or its fallback where a program runs on a machine without it."""
+    kernel: DifferentiableKernel = Kernel.registered[name]
+    return kernel.fallback if kernel.fallback and kernel.unavailable_reason() else kernel
 
 
 @lru_cache(maxsize=1)

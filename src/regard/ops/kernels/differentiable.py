@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import islice
+from operator import attrgetter, is_
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,18 +18,44 @@ from regard.ops.dropout import draw_seed
 from regard.ops.kernels.base import Kernel, KernelInputs, Measured, RunOptions
 from regard.ops.kernels.custom_op import call_operator
 from regard.ops.kernels.results import Layouts, MeasureResults, unflatten
+from regard.ops.measures.base import Spec
 from regard.ops.tree import TensorVersions, map_tensors, tensors_in
 
 
+class ForwardResult(NamedTuple):
+    """What a forward pass returns.
+
+    Args:
+        output: (batch, heads, queries, value_dim); None if there is no value.
+        results: The results of the measures.
+        saved: What the backward pass needs; see `DifferentiableKernel.saved_specs`.
+    """
+
+    output: Tensor | None
+    results: MeasureResults
+    saved: tuple[Tensor, ...] = ()
+
+
 class DifferentiableKernel(Kernel):
-    """Base of kernels that are a forward and a backward pass below autograd."""
+    """Base of kernels that are a forward and a backward pass below autograd.
 
-    def threads(self, inputs: KernelInputs) -> int:
-        """The number of threads for a call."""
-        return 1
+    Attributes:
+        fallback: The kernel that computes the gradients that this one has not, and calls of a compiled program on a
+            machine without this one; None if there is no such case.
+    """
 
-    def forward(self, inputs: KernelInputs, options: RunOptions) -> tuple[Tensor | None, MeasureResults]:
-        """The output, if there is a value, and the results of the measures."""
+    fallback: ClassVar[DifferentiableKernel | None] = None
+
+    def saved_specs(self, inputs: KernelInputs) -> Sequence[Spec]:
+        """Shapes and dtypes of the tensors that a forward pass leaves to the backward pass."""
+        return ()
+
+    def missing_gradients(self, inputs: KernelInputs, needed: Sequence[bool]) -> Iterator[str]:
+        """Why `backward` cannot compute the gradients that are needed, so that `fallback` does; none if it can."""
+        yield from ()
+
+    def forward(self, inputs: KernelInputs, options: RunOptions) -> ForwardResult:
+        """The output, if there is a value, the results of the measures and, if `options.saves`, what is saved."""
         raise NotImplementedError
 
     def backward(
@@ -36,6 +64,7 @@ class DifferentiableKernel(Kernel):
         options: RunOptions,
         needed: Sequence[bool],
         gradients: Sequence[Tensor | None],
+        saved: Sequence[Tensor],
     ) -> list[Tensor]:
         """The gradients of the tensors that need one.
 
@@ -44,6 +73,7 @@ class DifferentiableKernel(Kernel):
             options: As in the forward pass.
             needed: For each tensor of `tensors_in(inputs)`, whether it needs a gradient.
             gradients: For the output, if there is a value, and each tensor of the results; None for zero.
+            saved: Of the forward pass.
         """
         raise NotImplementedError
 
@@ -53,12 +83,14 @@ class DifferentiableKernel(Kernel):
         options: RunOptions,
         needed: Sequence[bool],
         incoming: Sequence[Tensor | None],
+        saved: Sequence[Tensor],
     ) -> list[Tensor]:
         """What `backward` returns, in the dtypes of the tensors: sums are rounded once, at the end."""
         rules = needed[2:] if inputs.value is None else needed[3:]
         wide = inputs.with_wide_rules() if any(rules) else inputs
+        kernel = self.fallback if self.fallback and any(self.missing_gradients(wide, needed)) else self
         tensors = [tensor for tensor, need in zip(tensors_in(inputs), needed, strict=True) if need]
-        sums = self.backward(wide, options, needed, incoming)
+        sums = kernel.backward(wide, options, needed, incoming, saved)
         return [total.to(tensor.dtype) for total, tensor in zip(sums, tensors, strict=True)]
 
     def run(self, inputs: KernelInputs) -> tuple[Tensor | None, Measured]:
@@ -70,31 +102,31 @@ class DifferentiableKernel(Kernel):
         if not torch.compiler.is_compiling() and not (is_meta and inputs.is_builtin):
             return self.run_eager(inputs)
         if inputs.is_builtin and self is self.registered.get(self.name):
-            return call_operator(self.name, inputs)
+            return call_operator(self, inputs)
         from regard.ops.kernels.graph_break import call  # loads torch's compiler, which takes a second
 
         return call(self.run_eager, inputs)
 
     def run_eager(self, inputs: KernelInputs) -> tuple[Tensor | None, Measured]:
         """Run now, as one autograd function where a gradient or a transform needs it."""
-        seed = draw_seed() if inputs.dropout else 0
+        tensors = tensors_in(inputs)
+        is_tracked = torch.is_grad_enabled() and any(map(_requires_grad, tensors))
+        is_transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0  # pyright: ignore[reportPrivateUsage]
+        seed = draw_seed() if inputs.dropout else None
         finds_hidden = torch.is_grad_enabled() and not inputs.is_builtin
-        call = _Call(self, inputs, RunOptions(seed, self.threads(inputs), finds_hidden), tensors_in(inputs))
-        tracked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in call.tensors)
-        if tracked or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:  # pyright: ignore[reportPrivateUsage]
-            flat = _Forward.apply(call, *call.tensors)
-            assert isinstance(flat, tuple)
-        else:
-            flat = call.forward(call.tensors)
+        call = _Call(self, inputs, RunOptions(seed, is_tracked or is_transformed, finds_hidden), tensors)
+        flat = _Forward.apply(call, *tensors) if call.options.saves else call.forward(tensors)
+        assert isinstance(flat, tuple)
         output, results = (None, flat) if inputs.value is None else (flat[0], flat[1:])
         return output, unflatten(inputs.measures, call.layouts, results)
 
 
+_requires_grad = attrgetter("requires_grad")
+
+
 def _without_negation(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Tensors whose memory has their numbers; that of the imaginary part of a conjugate has the other sign."""
-    if any(tensor.is_neg() for tensor in tensors):
-        return tuple(tensor.resolve_neg() for tensor in tensors)
-    return tuple(tensors)
+    return tuple([tensor.resolve_neg() if tensor.is_neg() else tensor for tensor in tensors])
 
 
 @dataclass(eq=False)
@@ -106,6 +138,7 @@ class _Call:
     options: RunOptions
     tensors: list[Tensor]
     layouts: Layouts = field(default_factory=dict)
+    num_saved: int = 0
 
     def without_tensors(self) -> _Call:
         """The call with placeholders: its tensors must be held by autograd alone, which frees or offloads them."""
@@ -115,24 +148,25 @@ class _Call:
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> KernelInputs:
         """The inputs with other tensors, as `torch.func` passes them."""
-        if all(new is old for new, old in zip(tensors, self.tensors, strict=True)):
+        if all(map(is_, tensors, self.tensors)):
             return self.inputs
         rest = iter(tensors)
         return map_tensors(self.inputs, lambda _: next(rest))
 
     def forward(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The output, if there is a value, and the tensors of the results."""
+        """The output, if there is a value, the tensors of the results, and those that are saved."""
         if self.options.finds_hidden_tensors:  # so what still requires grad was not found in the tree
             tensors = [tensor.detach() for tensor in tensors]
         inputs = self.with_tensors(_without_negation(tensors))
         with torch.no_grad(), without_autocast(tensors[0].device.type):
-            output, results = self.kernel.forward(inputs, self.options)
+            output, results, saved = self.kernel.forward(inputs, self.options)
         self.layouts.update(results.layouts)
-        return *(() if output is None else (output,)), *results.tensors()
+        self.num_saved = len(saved)
+        return *(() if output is None else (output,)), *results.tensors(), *saved
 
 
 class _Forward(Function):
-    """A call as one step of autograd: tensors go in, output and results come out."""
+    """A call as one step of autograd: tensors go in, output, results and what is saved come out."""
 
     @staticmethod
     def forward(call: _Call, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -142,20 +176,23 @@ class _Forward(Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         call, *tensors = inputs
         ctx.call, ctx.versions = call.without_tensors(), TensorVersions(call.inputs.request.mask)
-        ctx.save_for_backward(*tensors)
+        first_saved = len(output) - call.num_saved
+        ctx.save_for_backward(*tensors, *output[first_saved:])
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*(tensor for tensor in output if not tensor.is_floating_point()))
+        constants = [tensor for i, tensor in enumerate(output) if i >= first_saved or not tensor.is_floating_point()]
+        ctx.mark_non_differentiable(*constants)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         ctx.versions.check("the mask that the weights were computed with")
-        tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[1:]
+        tensors, needed, call = ctx.saved_tensors, ctx.needs_input_grad[1:], ctx.call
+        gradients = gradients[: len(gradients) - call.num_saved]
         present = [gradient for gradient in gradients if gradient is not None]
         is_present = [gradient is not None for gradient in gradients]
         # With create_graph=True, or under a transform, the gradients are a step of autograd, too.
         is_tracked = torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
         compute = _Backward.apply if is_tracked else _Backward.forward
-        results = iter(compute(ctx.call, needed, is_present, *tensors, *present))
+        results = iter(compute(call, needed, is_present, *tensors, *present))
         return None, *(next(results) if need else None for need in needed)
 
     @staticmethod
@@ -170,12 +207,13 @@ class _Backward(Function):
     def forward(
         call: _Call, needed: Sequence[bool], is_present: Sequence[bool], *tensors: Tensor
     ) -> tuple[Tensor, ...]:
-        tensors = _without_negation(tensors)
-        present = iter(tensors[len(needed) :])
-        gradients = [next(present) if each else None for each in is_present]
-        inputs = call.with_tensors(tensors[: len(needed)])
+        """`tensors` are those of the inputs, what was saved, and the gradients that are present."""
+        rest = iter(_without_negation(tensors))
+        tensors, saved = tuple(islice(rest, len(needed))), tuple(islice(rest, call.num_saved))
+        gradients = [next(rest) if each else None for each in is_present]
+        inputs = call.with_tensors(tensors)
         with without_autocast(tensors[0].device.type):
-            return tuple(call.kernel.gradients(inputs, call.options, needed, gradients))
+            return tuple(call.kernel.gradients(inputs, call.options, needed, gradients, saved))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import torch
+
 from regard.errors import InvalidArgument, KernelNotSupported, did_you_mean, short_repr
 from regard.ops.kernels.base import Kernel, KernelInputs
 from regard.ops.kernels.blockwise import Blockwise
-from regard.ops.kernels.native.kernel import Native
+from regard.ops.kernels.native.kernel import Native, is_slower_than_sdpa
 from regard.ops.kernels.reference import Reference
 from regard.ops.kernels.sdpa import Sdpa
 from regard.ops.kernels.sparse import Sparse
 
-KERNELS: tuple[Kernel, ...] = (Sparse(), Native(), Sdpa(), Blockwise(), Reference())
+KERNELS: tuple[Kernel, ...] = (Native(), Sdpa(), Sparse(), Blockwise(), Reference())
 """In the order in which they are tried."""
 
 Kernel.registered.update({kernel.name: kernel for kernel in KERNELS})
@@ -26,7 +28,7 @@ def select_kernel(inputs: KernelInputs, choice: str | Kernel | None = None) -> K
     if choice is None:
         for kernel in KERNELS:
             if kernel.suits(inputs):
-                return kernel
+                return KERNELS[1] if kernel is KERNELS[0] and _sdpa_is_better(inputs) else kernel
         raise AssertionError("the kernel 'reference' computes every call")
     kernel = choice if isinstance(choice, Kernel) else Kernel.registered.get(str(choice))
     if kernel is None:
@@ -37,3 +39,10 @@ def select_kernel(inputs: KernelInputs, choice: str | Kernel | None = None) -> K
     if reasons:
         raise KernelNotSupported(f"kernel '{kernel.name}' cannot compute this call: {'; '.join(reasons)}")
     return kernel
+
+
+def _sdpa_is_better(inputs: KernelInputs) -> bool:
+    """Whether SDPA computes the output alone faster than `native`; a compiled program plans it with the rest."""
+    if inputs.measures or inputs.dropout:
+        return False
+    return (torch.compiler.is_compiling() or is_slower_than_sdpa(inputs)) and KERNELS[1].suits(inputs)

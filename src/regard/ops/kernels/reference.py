@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from regard.ops.dropout import draw_seed, dropped_weights
 from regard.ops.kernels.base import Kernel, KernelInputs, Measured
 from regard.ops.measures.base import Block, apply_sinks, lowest
 
@@ -36,5 +37,8 @@ class Reference(Kernel):
             if inputs.value is None:
                 return None, measured
             value = inputs.value.to(request.dtype).repeat_interleave(heads // inputs.value.shape[1], 1)
-            output = torch.dropout(weights, inputs.dropout, train=True) @ value
+            if inputs.dropout:
+                dropped, factor = dropped_weights(inputs.dropout, draw_seed(), shape, *whole[:3], tile.kv_idx)
+                weights = weights.masked_fill(dropped, 0.0) * factor
+            output = weights @ value
         return output.to(inputs.value.dtype), measured

@@ -45,13 +45,9 @@ class Sparse(Blockwise):
         if graph is not None and graph.num_edges > MAX_DENSITY * prod(inputs.request.shape[2:]):
             yield f"the graph is too dense: more than 1 in {1 / MAX_DENSITY:.0f} cells are edges"
 
-    def threads(self, inputs: KernelInputs) -> int:
-        """One: the blocks share queries and keys."""
-        return 1
-
-    def streams(self, inputs: KernelInputs, threads: int) -> list[Iterator[BlockLocation]]:
-        """One stream of blocks of rows with similar numbers of edges, so that little is padded."""
-        return [_graph_blocks(inputs.request, inputs.value)]
+    def streams(self, inputs: KernelInputs) -> tuple[list[Iterator[BlockLocation]], int]:
+        """One stream, for the blocks share queries and keys; of rows with similar numbers of edges, to pad little."""
+        return [_graph_blocks(inputs.request, inputs.value)], 1
 
 
 @dataclass(eq=False)

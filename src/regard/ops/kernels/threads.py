@@ -33,24 +33,24 @@ def thread_count(multiply_adds: int) -> int:
     return min(MAX_THREADS, torch.get_num_threads()) if multiply_adds >= MIN_MULTIPLY_ADDS else 1
 
 
-def run_parallel(work: Callable[[int, Iterable[Item]], None], streams: Sequence[Iterable[Item]], threads: int) -> None:
-    """Call ``work(number, stream)`` for every stream, up to `threads` at once, without gradients and autocast there."""
+def run_parallel(work: Callable[[Iterable[Item]], None], streams: Sequence[Iterable[Item]], threads: int) -> None:
+    """Call ``work(stream)`` for every stream, up to `threads` at once, without gradients and autocast there."""
     cores = torch.get_num_threads()
     workers = min(threads, cores, len(streams))
     if workers <= 1:
-        for number, stream in enumerate(streams):
-            work(number, stream)
+        for stream in streams:
+            work(stream)
         return
     inference, stopped = torch.is_inference_mode_enabled(), threading.Event()
 
-    def run_stream(number: int) -> None:
+    def run_stream(stream: Iterable[Item]) -> None:
         if stopped.is_set():
             return
         with torch.inference_mode(inference), torch.no_grad(), torch.autocast("cpu", enabled=False):
-            work(number, _until(stopped, streams[number]))
+            work(_until(stopped, stream))
 
     pool = _pool(workers, cores)
-    futures = [pool.submit(run_stream, number) for number in range(len(streams))]
+    futures = [pool.submit(run_stream, stream) for stream in streams]
     try:
         for future in wait(futures, return_when=FIRST_EXCEPTION).done:
             future.result()

@@ -25,6 +25,9 @@ from regard.ops.tile import Index, KeyRange, Shape, Tile, index_rows
 BlockResult = Shaped[Tensor, "batch heads ..."]
 """What a measure returns for a block."""
 
+Spec = tuple[tuple[int, ...], torch.dtype]
+"""The shape and the dtype of a tensor."""
+
 BlockIndex = tuple[slice, slice, Index, slice]
 """The batch entries, heads, queries and keys of a block, counted in the matrix."""
 
@@ -52,8 +55,6 @@ class Block:
         index: The indices of the block in the matrix.
         shape: (batch, heads, queries, keys) of the matrix.
         lse_with_sink: (batch, heads, rows) Log-sum-exp of scores and sink, if the score has sinks.
-        visible_key: A key of the block, counted from its first, that every row may attend to; None if none is known.
-        can_read_values: Whether a measure may look at values to choose between formulas; not under `torch.func`.
     """
 
     weights: Float[Tensor, "batch heads rows keys"]
@@ -62,8 +63,6 @@ class Block:
     index: BlockIndex
     shape: Shape
     lse_with_sink: Float[Tensor, "batch heads rows"] | None = None
-    visible_key: int | None = None
-    can_read_values: bool = False
 
     @cached_property
     def lse(self) -> Float[Tensor, "batch heads rows"]:
@@ -118,7 +117,6 @@ class Block:
             scores=scores,
             tile=self.tile.with_keys(KeyRange(0, count)),
             index=(*self.index[:3], slice(0, count)),
-            visible_key=None if self.visible_key is None else self.visible_key + keys.start,
         )
 
 
@@ -220,7 +218,7 @@ class Measure(Rule):
         batch, heads, queries, keys = shape
         return {"queries": (batch, heads, queries), "keys": (batch, heads, keys), None: (batch, heads)}[self.axis]
 
-    def result_specs(self, shape: Shape, dtype: torch.dtype) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
+    def result_specs(self, shape: Shape, dtype: torch.dtype) -> tuple[Spec, ...]:
         """Shape and dtype of each tensor of the result; a compiler needs them before there is a result."""
         return ((self.result_shape(shape), dtype),)
 

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.checks import Checks
-from regard.ops.measures.base import Block, Measure
+from regard.ops.measures.base import Block, Measure, Spec
 from regard.ops.tile import Shape
 
 
@@ -100,7 +100,7 @@ class DistanceHistogram(Measure):
         from_all = weights[..., :first] if side < 0 else weights[..., last:]
         return from_some.sum(-1, keepdim=True) + from_all.sum(-1, keepdim=True)
 
-    def result_specs(self, shape: Shape, dtype: torch.dtype) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
+    def result_specs(self, shape: Shape, dtype: torch.dtype) -> tuple[Spec, ...]:
         return (((*self.result_shape(shape), 2 * self.max_distance + 1), dtype),)
 
 

@@ -14,9 +14,6 @@ from regard.ops.measures.base import Block, LogSumExpOfWeights, Measure
 LOG_OF_ZERO = -1e30
 """Stands for log P where P is 0: P log P is 0, and gradients of log P stay finite. No P above 0 has a log below it."""
 
-MIN_KEYS = 128
-"""With fewer keys, the shorter formula rarely passes its own test of precision."""
-
 
 class Entropy(Measure):
     """Entropy of each row: H_i = −Σ_j P_ij log P_ij, in nats, (batch, heads, queries); 0 for a row without keys.
@@ -35,15 +32,9 @@ class Entropy(Measure):
         return result[0]
 
 
-def _entropy(block: Block) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Entropy, shift and lse of each row, where log P = (score − shift) − lse; a shift of None is 0."""
+def _entropy(block: Block) -> tuple[Tensor, Tensor, Tensor]:
+    """Entropy, highest score and lse of each row, where log P = (score − highest) − lse."""
     scores, weights = block.scores.detach(), block.weights.detach()
-    if block.can_read_values and block.visible_key is not None and scores.shape[-1] > MIN_KEYS:
-        score = scores[..., block.visible_key]
-        lse = score - weights[..., block.visible_key].log()
-        entropy = lse - _row_dot(weights, scores)
-        if bool((torch.hypot(score, lse) < 1.5 * entropy).all()):  # finite, and the difference cost few digits
-            return entropy, None, lse
     # Relative to the highest score, so that large scores cost no digits. A row without keys has entropy 0.
     lse = -block.max_weight.where(block.max_weight > 0, 1.0).log()
     entropy = (lse - _row_dot(weights, _shifted(scores, block.max_score))).abs()  # of H, up to rounding at 0
@@ -66,11 +57,11 @@ class _Entropy(Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(scores: Tensor, weights: Tensor, entropy: Tensor, shift: Tensor | None, lse: Tensor) -> Tensor:
+    def forward(scores: Tensor, weights: Tensor, entropy: Tensor, shift: Tensor, lse: Tensor) -> Tensor:
         return entropy.clone()
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor | None, ...], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         scores, weights, _, shift, lse = inputs
         ctx.save_for_backward(scores, weights, output, shift, lse)
 
@@ -78,14 +69,12 @@ class _Entropy(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         scores, weights, entropy, shift, lse = ctx.saved_tensors
         if torch.is_grad_enabled():  # for a second derivative: nothing is overwritten, and the lse has a gradient
-            shifted = scores if shift is None else scores - shift[..., None]
-            shifted = shifted.clamp(min=LOG_OF_ZERO)
+            shifted = (scores - shift[..., None]).clamp(min=LOG_OF_ZERO)
             lse = LogSumExpOfWeights.apply(shifted, weights)
             lse = lse.masked_fill(lse.isneginf(), 0.0)
             of_scores = (shifted + (entropy - lse)[..., None]) * weights * -gradient[..., None]
         else:
-            shifted = scores if shift is None else _shifted(scores, shift)
-            of_scores = (shifted + (entropy - lse)[..., None]).mul_(weights).mul_(-gradient[..., None])
+            of_scores = (_shifted(scores, shift) + (entropy - lse)[..., None]).mul_(weights).mul_(-gradient[..., None])
         return of_scores, None, None, None, None
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from regard.checks import Checks
-from regard.ops.measures.base import Block, Measure
+from regard.ops.measures.base import Block, Measure, Spec
 from regard.ops.tile import Shape, index_rows
 
 
@@ -57,7 +57,7 @@ class TransposedProduct(Measure, name="_transposed_product"):
     def compute(self, block: Block) -> Float[Tensor, "batch heads keys columns"]:
         return transposed_product(index_rows(self.rows, block.index[:3]), block)
 
-    def result_specs(self, shape: Shape, dtype: torch.dtype) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
+    def result_specs(self, shape: Shape, dtype: torch.dtype) -> tuple[Spec, ...]:
         return (((*self.result_shape(shape), self.rows.shape[3]), dtype),)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.checks import Checks
-from regard.ops.measures.base import Block, Measure, lowest
+from regard.ops.measures.base import Block, Measure, Spec, lowest
 from regard.ops.tile import Shape
 
 
@@ -55,7 +55,7 @@ class Max(Measure):
         score = score.masked_fill(score <= lowest(score.dtype), -torch.inf)
         return MaxResult(weight, score.masked_fill(weight.isnan(), torch.nan))
 
-    def result_specs(self, shape: Shape, dtype: torch.dtype) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
+    def result_specs(self, shape: Shape, dtype: torch.dtype) -> tuple[Spec, ...]:
         return ((self.result_shape(shape), dtype),) * 2
 
 
@@ -86,7 +86,7 @@ class TopK(Measure, name="topk"):
     def compute(self, block: Block) -> TopKResult:
         count = min(self.k, block.weights.shape[-1])
         # By score: a tiny weight that rounds to 0 still comes before a masked key.
-        scores, at = _top(block.scores.detach(), count)
+        scores, at = block.scores.detach().topk(count, -1)
         values = block.weights.gather(-1, at)
         if block.tile.row_keys is None:
             keys = at + block.index[3].start
@@ -97,26 +97,6 @@ class TopK(Measure, name="topk"):
         missing = (0, self.k - count)
         return TopKResult(pad(values, missing).masked_fill(is_nan, torch.nan), pad(indices, missing, value=-1))
 
-    def result_specs(self, shape: Shape, dtype: torch.dtype) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
+    def result_specs(self, shape: Shape, dtype: torch.dtype) -> tuple[Spec, ...]:
         whole = *self.result_shape(shape), self.k
         return (whole, dtype), (whole, torch.int64)
-
-
-def _top(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """`torch.topk` along the last axis, faster on a CPU where rows are much longer than k.
-
-    The entries are laid out in columns. The k largest lie in the k columns with the largest maxima, so only these
-    columns, and the entries that filled no row, are searched.
-    """
-    width = scores.shape[-1]
-    rows = width // (64 * k)  # torch sorts a part of each row in place where k is a 64th of it or less
-    if rows < 2 or scores.device.type != "cpu":
-        return scores.topk(k, -1)
-    columns = width // rows
-    table = scores[..., : rows * columns].unflatten(-1, (rows, columns))
-    chosen = table.amax(-2).topk(k, -1, sorted=False).indices[..., None, :]
-    keys = torch.arange(0, rows * columns, columns, device=scores.device)[:, None] + chosen  # (..., rows, k)
-    rest = torch.arange(rows * columns, width, device=scores.device).expand(*scores.shape[:-1], -1)
-    keys = torch.cat((keys.flatten(-2), rest), -1)
-    values, at = scores.gather(-1, keys).topk(k, -1)
-    return values, keys.gather(-1, at)

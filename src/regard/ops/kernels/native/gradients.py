@@ -59,27 +59,17 @@ def _rows_of(measure: Measure) -> Tensor | None:
     return None
 
 
-def has_gradients(inputs: KernelInputs, needed: Sequence[bool]) -> bool:
-    """Whether a backward pass computes the gradients of all tensors that need one."""
-    tensors = [tensor for tensor, need in zip(tensors_in(inputs), needed, strict=True) if need]
-    return not _missing_gradients(inputs, tensors)
-
-
-def unsupported_gradients(inputs: KernelInputs) -> list[str]:
-    """Why a backward pass could not compute all gradients."""
-    return _missing_gradients(inputs, [tensor for tensor in tensors_in(inputs) if tensor.requires_grad])
-
-
-def _missing_gradients(inputs: KernelInputs, needed: Sequence[Tensor]) -> list[str]:
+def missing_gradients(inputs: KernelInputs, needed: Sequence[bool]) -> Iterator[str]:
+    """Why a backward pass cannot compute all gradients that are needed."""
     request = inputs.request
+    wanted = [tensor for tensor, need in zip(tensors_in(inputs), needed, strict=True) if need]
     # A tensor can occur twice, as the key of a call and of the matrix that a divergence compares with.
     supported = Counter(id(t) for t in (request.query, request.key, inputs.value, *differentiable_tensors(inputs)))
-    supported.subtract(id(t) for t in needed)
-    tensors = {id(t): t for t in needed if supported[id(t)] < 0}.values()
-    missing = [f"of the {tuple(t.shape)} tensor of {_owner_of(inputs, t)}" for t in tensors]
+    supported.subtract(id(t) for t in wanted)
+    for tensor in {id(t): t for t in wanted if supported[id(t)] < 0}.values():
+        yield f"it has no gradient of the {tuple(tensor.shape)} tensor of {_owner_of(inputs, tensor)}"
     if sum(isinstance(score, SoftCap) for score in score_order(request.score) or []) > 1:
-        missing.append("of several soft-caps")
-    return [f"it has no gradient {each}" for each in missing]
+        yield "it has no gradient of several soft-caps"
 
 
 def _owner_of(inputs: KernelInputs, tensor: Tensor) -> str:

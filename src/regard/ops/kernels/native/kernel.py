@@ -10,14 +10,14 @@ from torch import Tensor
 
 from regard.ops.kernels.base import KernelInputs, RunOptions
 from regard.ops.kernels.blockwise import Blockwise
+from regard.ops.kernels.differentiable import DifferentiableKernel, ForwardResult
 from regard.ops.kernels.native.cache_size import second_level_bytes
 from regard.ops.kernels.native.choices import is_sdpa_faster
 from regard.ops.kernels.native.encode import MASKS, SCORES, Encoder, unsupported_request
 from regard.ops.kernels.native.encode_measures import MEASURES, encode_measure, unsupported_measures
-from regard.ops.kernels.native.gradients import BackwardCall, has_gradients, unsupported_gradients
-from regard.ops.kernels.native.library import DTYPES, Call, MeasureCall, Strided, library, strided
+from regard.ops.kernels.native.gradients import BackwardCall, missing_gradients
+from regard.ops.kernels.native.library import DTYPES, Call, Library, MeasureCall, Strided, library, strided
 from regard.ops.kernels.results import MeasureResults
-from regard.ops.kernels.sdpa import Sdpa
 from regard.ops.measures import BlockMean, GroupPool
 
 MAX_CHUNKS = 16
@@ -26,7 +26,7 @@ MAX_CHUNKS = 16
 MIN_ROWS_PER_CHUNK = 128
 
 
-class Native(Blockwise):
+class Native(DifferentiableKernel):
     """Output and measures in one pass in C++, on a CPU."""
 
     name = "native"
@@ -36,6 +36,7 @@ class Native(Blockwise):
     masks = MASKS
     scores = SCORES
     measures = MEASURES
+    fallback = Blockwise()
 
     def unavailable_reason(self) -> str | None:
         found = library()
@@ -46,44 +47,28 @@ class Native(Blockwise):
         return "" if isinstance(found, str) else found.level
 
     def unsupported_reasons(self, inputs: KernelInputs) -> Iterator[str]:
-        """Also: the library, dropout with gradients that are missing, scores that are not biased dot products."""
-        is_compiling = torch.compiler.is_compiling()  # a compiler cannot trace how the library is found
-        found = None if is_compiling else library()
-        if isinstance(found, str):
-            yield found
+        """Also: the library, and scores that are not biased dot products."""
+        if not torch.compiler.is_compiling():  # which cannot trace how the library is found, and has a fallback
+            reason = self.unavailable_reason()
+            if reason is not None:
+                yield reason
         yield from super().unsupported_reasons(inputs)
         value = inputs.value
         if value is not None and value.dtype not in DTYPES and value.dtype != inputs.request.query.dtype:
             yield f"it does not support {value.dtype}"
         yield from unsupported_request(inputs.request)
         yield from unsupported_measures(inputs)
-        if inputs.dropout and is_compiling:
-            yield "it has no dropout in a compiled program"
-        elif inputs.dropout:  # blockwise, which has the other gradients, drops other cells
-            yield from (f"{reason}, with dropout" for reason in unsupported_gradients(inputs))
 
-    def inefficient_reasons(self, inputs: KernelInputs) -> Iterator[str]:
-        """The output alone: where SDPA is faster, and in a compiled program, which plans SDPA with the rest."""
-        if inputs.measures or inputs.dropout:
-            return
-        query = inputs.request.query
-        is_slower = torch.compiler.is_compiling()
-        if not is_slower and query.dtype in DTYPES:
-            work = 2 * math.prod(inputs.request.shape[1:]) * query.shape[3]  # of a sequence: the batch must not decide
-            dtype = str(query.dtype).removeprefix("torch.")
-            is_slower = is_sdpa_faster(self.variant(), second_level_bytes(), dtype, work)
-        if is_slower and Sdpa().suits(inputs):
-            yield "SDPA computes the output alone faster"
+    def missing_gradients(self, inputs: KernelInputs, needed: Sequence[bool]) -> Iterator[str]:
+        yield from missing_gradients(inputs, needed)
 
-    def forward(self, inputs: KernelInputs, options: RunOptions) -> tuple[Tensor | None, MeasureResults]:
+    def forward(self, inputs: KernelInputs, options: RunOptions) -> ForwardResult:
         value, results = inputs.value, MeasureResults(inputs)
-        found = library()
-        if isinstance(found, str):  # a compiled program, for which nothing was checked
-            return super().forward(inputs, options)
         output = None if value is None else value.new_empty(*inputs.request.shape[:3], value.shape[3])
         encoder = Encoder()  # holds the tensors that the call points to
-        found.run(forward_call(encoder, inputs, output, results, options.seed))
-        return output, results
+        seed = 0 if options.seed is None else int(options.seed)
+        _loaded().run(forward_call(encoder, inputs, output, results, seed))
+        return ForwardResult(output, results)
 
     def backward(
         self,
@@ -91,13 +76,26 @@ class Native(Blockwise):
         options: RunOptions,
         needed: Sequence[bool],
         gradients: Sequence[Tensor | None],
+        saved: Sequence[Tensor],
     ) -> list[Tensor]:
-        found = library()
-        if isinstance(found, str) or not has_gradients(inputs, needed):
-            return super().backward(inputs, options, needed, gradients)
-        backward = BackwardCall(inputs, needed, gradients, options.seed)
-        found.run(backward.call, backward=True)
+        backward = BackwardCall(inputs, needed, gradients, 0 if options.seed is None else int(options.seed))
+        _loaded().run(backward.call, backward=True)
         return backward.results()
+
+
+def _loaded() -> Library:
+    found = library()
+    assert isinstance(found, Library), found
+    return found
+
+
+def is_slower_than_sdpa(inputs: KernelInputs) -> bool:
+    """Whether SDPA computes the output alone faster on this processor, for a call that both can compute."""
+    query, found = inputs.request.query, library()
+    if isinstance(found, str) or query.dtype not in DTYPES:
+        return False
+    work = 2 * math.prod(inputs.request.shape[1:]) * query.shape[3]  # of a sequence: the batch must not decide
+    return is_sdpa_faster(found.level, second_level_bytes(), str(query.dtype).removeprefix("torch."), work)
 
 
 def forward_call(
