@@ -133,13 +133,13 @@ def test_opcheck(mask):
     flat, *numbers = encoder.lists
     kernel = "sparse" if mask == "neighbours" else "blockwise"
     seed = torch.zeros((), dtype=torch.int64)
-    torch.library.opcheck(torch.ops.regard.attend.default, (flat, *numbers, text, kernel, seed))
+    torch.library.opcheck(torch.ops.regard.attend.default, (flat, *numbers, text, kernel, seed, 0))
     plain = [tensor.detach() for tensor in flat]
-    results = torch.ops.regard.attend(plain, *numbers, text, kernel, seed)
+    results = torch.ops.regard.attend(plain, *numbers, text, kernel, seed, 0)
     is_present = [part.is_floating_point() for part in results]
     gradients = [torch.ones_like(part) for part in results if part.is_floating_point()]
     needed = [tensor.is_floating_point() for tensor in flat]
-    arguments = plain, *numbers, text, kernel, seed, gradients, is_present, needed
+    arguments = plain, *numbers, text, kernel, seed, 0, [], gradients, is_present, needed
     torch.library.opcheck(torch.ops.regard.attend_backward.default, arguments)
 
 

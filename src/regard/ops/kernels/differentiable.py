@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from operator import attrgetter, is_
@@ -50,9 +50,9 @@ class DifferentiableKernel(Kernel):
         """Shapes and dtypes of the tensors that a forward pass leaves to the backward pass."""
         return ()
 
-    def missing_gradients(self, inputs: KernelInputs, needed: Sequence[bool]) -> Iterator[str]:
-        """Why `backward` cannot compute the gradients that are needed, so that `fallback` does; none if it can."""
-        yield from ()
+    def has_gradients(self, inputs: KernelInputs, needed: Sequence[bool]) -> bool:
+        """Whether `backward` can compute the gradients that are needed; else `fallback` does."""
+        return True
 
     def forward(self, inputs: KernelInputs, options: RunOptions) -> ForwardResult:
         """The output, if there is a value, the results of the measures and, if `options.saves`, what is saved."""
@@ -88,7 +88,7 @@ class DifferentiableKernel(Kernel):
         """What `backward` returns, in the dtypes of the tensors: sums are rounded once, at the end."""
         rules = needed[2:] if inputs.value is None else needed[3:]
         wide = inputs.with_wide_rules() if any(rules) else inputs
-        kernel = self.fallback if self.fallback and any(self.missing_gradients(wide, needed)) else self
+        kernel = self if self.fallback is None or self.has_gradients(wide, needed) else self.fallback
         tensors = [tensor for tensor, need in zip(tensors_in(inputs), needed, strict=True) if need]
         sums = kernel.backward(wide, options, needed, incoming, saved)
         return [total.to(tensor.dtype) for total, tensor in zip(sums, tensors, strict=True)]

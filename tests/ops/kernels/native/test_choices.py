@@ -14,8 +14,7 @@ from regard.ops.kernels.base import KernelInputs
 from regard.ops.kernels.dispatch import select_kernel
 from regard.ops.kernels.native import choices, kernel
 from regard.ops.kernels.native.choices import is_sdpa_faster, read_choices, steps_for
-from regard.ops.kernels.native.kernel import Native
-from regard.ops.kernels.native.library import DTYPES, LEVELS
+from regard.ops.kernels.native.library import DTYPES, LEVELS, library
 from regard.ops.measures import Entropy
 from regard.ops.request import make_request
 
@@ -76,7 +75,7 @@ def test_every_instruction_set_and_dtype_has_steps_in_order():
 
 @pytest.mark.parametrize(("level", "cache", "chosen"), [("avx2", 2**19, "sdpa"), ("baseline", 2**20, "native")])
 def test_a_processor_that_was_slower_gets_sdpa_for_the_output_alone(monkeypatch, level, cache, chosen):
-    monkeypatch.setattr(Native, "variant", lambda self: level)
+    monkeypatch.setattr(library(), "level", level)
     monkeypatch.setattr(kernel, "second_level_bytes", lambda: cache)
     query = torch.zeros(1, 8, 4096, 64)
     request = make_request(query, query)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import random
-import re
 
 import pytest
 import torch
 
 from helpers.pairwise import everything
-from regard.errors import KernelNotSupported
 from regard.ops import attend
 from regard.ops.kernels.native.library import library
 from regard.ops.masks import Causal
-from regard.ops.measures import TransposedProduct
-from regard.ops.scores import Bias, ScaledDotProduct, Sinks
+from regard.ops.scores import ScaledDotProduct, Sinks
 
 pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"native: {library()}")
 P = 0.3
@@ -144,13 +141,3 @@ def test_a_seed_decides_and_gradients_are_exact_whatever_the_shape_and_the_threa
     for found, truth in zip(once, exact, strict=True):
         error, largest = (found.double() - truth).abs().max(), max(1.0, truth.abs().max())
         assert error <= max(1e-5, 2 * torch.finfo(dtype).eps) * largest
-
-
-def test_an_error_says_what_has_no_gradient():
-    query, key, value = torch.randn(3, 1, 2, 64, 8).unbind()
-    score = ScaledDotProduct() + Bias(torch.randn(1, 64, requires_grad=True))
-    with pytest.raises(KernelNotSupported, match=re.escape("no gradient of the (1, 64) tensor of the score, with dro")):
-        dropped(query, key, value, score=score)
-    measure = {"sums": TransposedProduct(torch.randn(1, 2, 64, 6, requires_grad=True))}
-    with pytest.raises(KernelNotSupported, match=r"no gradient of the \(1, 2, 64, 6\) tensor of the measure 'sums'"):
-        dropped(query, key, value, measure=measure)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,24 +58,16 @@ def _rows_of(measure: Measure) -> Tensor | None:
     return None
 
 
-def missing_gradients(inputs: KernelInputs, needed: Sequence[bool]) -> Iterator[str]:
-    """Why a backward pass cannot compute all gradients that are needed."""
+def has_gradients(inputs: KernelInputs, needed: Sequence[bool]) -> bool:
+    """Whether a backward pass can compute the gradients that are needed."""
     request = inputs.request
+    if sum(isinstance(score, SoftCap) for score in score_order(request.score) or []) > 1:
+        return False
     wanted = [tensor for tensor, need in zip(tensors_in(inputs), needed, strict=True) if need]
     # A tensor can occur twice, as the key of a call and of the matrix that a divergence compares with.
     supported = Counter(id(t) for t in (request.query, request.key, inputs.value, *differentiable_tensors(inputs)))
     supported.subtract(id(t) for t in wanted)
-    for tensor in {id(t): t for t in wanted if supported[id(t)] < 0}.values():
-        yield f"it has no gradient of the {tuple(tensor.shape)} tensor of {_owner_of(inputs, tensor)}"
-    if sum(isinstance(score, SoftCap) for score in score_order(request.score) or []) > 1:
-        yield "it has no gradient of several soft-caps"
-
-
-def _owner_of(inputs: KernelInputs, tensor: Tensor) -> str:
-    """What a tensor belongs to, as the caller knows it."""
-    owners: dict[str, Any] = {f"the measure {name!r}": measure for name, measure in inputs.measures.items()}
-    owners |= {"the score": inputs.request.score, "the mask": inputs.request.mask}
-    return next((name for name, owner in owners.items() if any(t is tensor for t in tensors_in(owner))), "the inputs")
+    return all(supported[id(t)] >= 0 for t in wanted)
 
 
 class BackwardCall:

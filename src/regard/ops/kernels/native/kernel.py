@@ -15,7 +15,7 @@ from regard.ops.kernels.native.cache_size import second_level_bytes
 from regard.ops.kernels.native.choices import is_sdpa_faster
 from regard.ops.kernels.native.encode import MASKS, SCORES, Encoder, unsupported_request
 from regard.ops.kernels.native.encode_measures import MEASURES, encode_measure, unsupported_measures
-from regard.ops.kernels.native.gradients import BackwardCall, missing_gradients
+from regard.ops.kernels.native.gradients import BackwardCall, has_gradients
 from regard.ops.kernels.native.library import DTYPES, Call, Library, MeasureCall, Strided, library, strided
 from regard.ops.kernels.results import MeasureResults
 from regard.ops.measures import BlockMean, GroupPool
@@ -59,8 +59,8 @@ class Native(DifferentiableKernel):
         yield from unsupported_request(inputs.request)
         yield from unsupported_measures(inputs)
 
-    def missing_gradients(self, inputs: KernelInputs, needed: Sequence[bool]) -> Iterator[str]:
-        yield from missing_gradients(inputs, needed)
+    def has_gradients(self, inputs: KernelInputs, needed: Sequence[bool]) -> bool:
+        return has_gradients(inputs, needed)
 
     def forward(self, inputs: KernelInputs, options: RunOptions) -> ForwardResult:
         value, results = inputs.value, MeasureResults(inputs)
