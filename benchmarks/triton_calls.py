@@ -69,7 +69,11 @@ class Problem:
             return (torch.randn if random else torch.empty)(shape, device=device, dtype=dtype)
 
         queries, keys, dim, value_dim = case.queries, case.keys, case.head_dim, case.value_dim
-        self.query, self.key, self.value = tensor(queries, dim, True), tensor(keys, dim, True), tensor(keys, value_dim, True)
+        self.query, self.key, self.value = (
+            tensor(queries, dim, True),
+            tensor(keys, dim, True),
+            tensor(keys, value_dim, True),
+        )
         self.d_output, self.d_entropy, self.d_received = tensor(queries, value_dim, True), tensor(queries), tensor(keys)
         if device != "meta":
             self.d_entropy.normal_(), self.d_received.normal_()
@@ -107,14 +111,13 @@ class Problem:
         if kind == "columns":
             args = (self.query, self.key, self.lse, (self.received,), *common, ((offset,),))
             return Call(passes.sweep_columns, args, options | {"MEASURES": (rules.add_received,)}, sizes, "KEYS")
-        entropy, d_entropy, d_received, received_mean = (
-            (self.rows[0], self.d_entropy, self.d_received, self.received_mean) if what else (None,) * 4
-        )
+        measured = {"MEASURED": bool(what)}
         if kind == "terms":
-            args = (self.output, self.d_output, entropy, d_entropy, received_mean, self.term, sizes, strides)
-            return Call(passes.row_terms, args, value_dims, sizes, "QUERIES")
-        inputs = (self.query, self.key, self.value, self.d_output, self.lse, self.term, d_entropy, d_received)
-        options |= value_dims
+            numbers = (self.rows[0], self.d_entropy, self.received_mean, self.term)
+            args = (self.output, self.d_output, *numbers, sizes, strides)
+            return Call(passes.row_terms, args, value_dims | measured, sizes, "QUERIES")
+        inputs = (self.query, self.key, self.value, self.d_output, self.lse, self.term, self.d_entropy, self.d_received)
+        options |= value_dims | measured
         if kind == "backward keys":
             return Call(passes.backward_keys, (*inputs, self.d_key, self.d_value, *common), options, sizes, "KEYS")
         return Call(passes.backward_queries, (*inputs, self.d_query, *common), options, sizes, "QUERIES")
@@ -153,19 +156,19 @@ class Call:
 
     def run(self, config: Config) -> None:
         """Launch it."""
-        self.kernel[self._grid(config)](*self.args, **self._keywords(config))
+        self.kernel[self.grid(config)](*self.args, **self.keywords(config))
 
     def compile(self, config: Config) -> Any:
         """Compile it for the active driver's target, without launching."""
-        return self.kernel.warmup(*self.args, grid=self._grid(config), **self._keywords(config))
+        return self.kernel.warmup(*self.args, grid=self.grid(config), **self.keywords(config))
 
-    def _grid(self, config: Config) -> tuple[int, int, int]:
+    def grid(self, config: Config) -> tuple[int, int, int]:
         queries, keys, heads = self.sizes
         blocks = -(-queries // config.queries) if self.over == "QUERIES" else -(-keys // config.keys)
         batch = self.args[0].shape[0]
         return blocks, batch * heads, 1
 
-    def _keywords(self, config: Config) -> dict[str, Any]:
+    def keywords(self, config: Config) -> dict[str, Any]:
         blocks = {"QUERIES": config.queries} | ({} if self.kernel is passes.row_terms else {"KEYS": config.keys})
         return self.options | blocks | {"num_warps": config.warps, "num_stages": config.stages}
 
@@ -191,7 +194,9 @@ class CompileOnly:
         return 0
 
 
-def compile_ahead(job: tuple[Case, str, Config], architecture: int = 90) -> tuple[tuple[Case, str, Config], dict[str, Any]]:
+def compile_ahead(
+    job: tuple[Case, str, Config], architecture: int = 90
+) -> tuple[tuple[Case, str, Config], dict[str, Any]]:
     """Compile one configuration into Triton's cache, in a process without a GPU.
 
     Returns:

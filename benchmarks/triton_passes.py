@@ -86,7 +86,7 @@ def forward_range(
         new_measures = ()
         for i in tl.static_range(len(MEASURES)):
             rescaled = MEASURES[i][0](measures[i], shift, factor, total)
-            new_measures = new_measures + (MEASURES[i][1](rescaled, p, log_p, measure_args[i], b, h, q, k),)  # noqa: RUF005
+            new_measures = new_measures + (MEASURES[i][1](rescaled, p, log_p, measure_args[i], b, h, q, k),)
         measures = new_measures
         total = total * factor + tl.sum(p, 1)
         maximum = new_maximum
@@ -115,7 +115,7 @@ def forward(
     zeros = tl.zeros([QUERIES], tl.float32)
     measures = ()
     for _ in tl.static_range(len(MEASURES)):
-        measures = measures + (zeros,)  # noqa: RUF005
+        measures = measures + (zeros,)
     states = (zeros + START, zeros, tl.zeros([QUERIES, V_PAD], tl.float32), measures)
     states = forward_range(
         states, query_tile, key, value, sizes, strides, scale, b, h, q, 0, full, mask_args, score_args, measure_args,
@@ -131,9 +131,7 @@ def forward(
     place = tl.program_id(1).to(tl.int64) * sizes[0] + rows
     inside = rows < sizes[0]
     tl.store(lse + place, tl.where(total > 0, (maximum + log_total) * LN2, float("-inf")), mask=inside)
-    store_rows(
-        head_base(output, strides[3], b, h), rows, sizes[0], strides[3][2], product * norm[:, None], V, V_PAD
-    )
+    store_rows(head_base(output, strides[3], b, h), rows, sizes[0], strides[3][2], product * norm[:, None], V, V_PAD)
     for i in tl.static_range(len(MEASURES)):
         tl.store(results[i] + place, MEASURES[i][2](measures[i], norm, -log_total), mask=inside)
 
@@ -156,7 +154,7 @@ def rows_range(
         p = tl.exp2(log_p)
         new_states = ()
         for i in tl.static_range(len(MEASURES)):
-            new_states = new_states + (MEASURES[i][1](states[i], p, log_p, measure_args[i], b, h, q, k),)  # noqa: RUF005
+            new_states = new_states + (MEASURES[i][1](states[i], p, log_p, measure_args[i], b, h, q, k),)
         states = new_states
     return states
 
@@ -182,7 +180,7 @@ def sweep_rows(
     zeros = tl.zeros([QUERIES], tl.float32)
     states = ()
     for _ in tl.static_range(len(MEASURES)):
-        states = states + (zeros,)  # noqa: RUF005
+        states = states + (zeros,)
     states = rows_range(
         states, query_tile, row_lse, key, sizes, strides, scale, b, h, q, 0, full, mask_args, score_args, measure_args,
         MASK, SCORE, MEASURES, D, D_PAD, KEYS, PRECISION, False,
@@ -215,7 +213,7 @@ def columns_range(
         p = tl.exp2(log_p)
         new_states = ()
         for i in tl.static_range(len(MEASURES)):
-            new_states = new_states + (MEASURES[i](states[i], p, measure_args[i], b, h, q),)  # noqa: RUF005
+            new_states = new_states + (MEASURES[i](states[i], p, measure_args[i], b, h, q),)
         states = new_states
     return states
 
@@ -240,7 +238,7 @@ def sweep_columns(
     full = tl.cdiv(full, QUERIES) * QUERIES
     states = ()
     for _ in tl.static_range(len(MEASURES)):
-        states = states + (tl.zeros([KEYS], tl.float32),)  # noqa: RUF005
+        states = states + (tl.zeros([KEYS], tl.float32),)
     states = columns_range(
         states, key_tile, query, lse, sizes, strides, scale, b, h, k, start, full, mask_args, score_args,
         measure_args, MASK, SCORE, MEASURES, D, D_PAD, QUERIES, PRECISION, True,
@@ -257,7 +255,7 @@ def sweep_columns(
 @triton.jit
 def row_terms(
     output, d_output, entropy, d_entropy, d_received_mean, result, sizes, strides,
-    V: tl.constexpr, V_PAD: tl.constexpr, QUERIES: tl.constexpr,
+    V: tl.constexpr, V_PAD: tl.constexpr, QUERIES: tl.constexpr, MEASURED: tl.constexpr,
 ):  # fmt: skip
     """What is subtracted in all cells of a row: dO·O + Σⱼ Pᵢⱼ drⱼ + dH H."""
     rows = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
@@ -266,9 +264,8 @@ def row_terms(
     do = load_rows(head_base(d_output, strides[4], b, h), rows, sizes[0], strides[4][2], V, V_PAD, True)
     term = tl.sum(o.to(tl.float32) * do.to(tl.float32), 1)
     place, inside = tl.program_id(1).to(tl.int64) * sizes[0] + rows, rows < sizes[0]
-    if d_entropy is not None:
+    if MEASURED:
         term += tl.load(d_entropy + place, inside, 0.0) * tl.load(entropy + place, inside, 0.0)
-    if d_received_mean is not None:
         term += tl.load(d_received_mean + place, inside, 0.0)
     tl.store(result + place, term, mask=inside)
 
@@ -278,7 +275,8 @@ def backward_keys_range(
     d_key, d_value, key, value, received, query, d_output, lse, term, d_entropy, sizes, strides, scale, b, h, k,
     start, stop, mask_args, score_args,
     MASK: tl.constexpr, SCORE: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, V: tl.constexpr,
-    V_PAD: tl.constexpr, QUERIES: tl.constexpr, PRECISION: tl.constexpr, PARTIAL: tl.constexpr,
+    V_PAD: tl.constexpr, QUERIES: tl.constexpr, PRECISION: tl.constexpr,
+    MEASURED: tl.constexpr, PARTIAL: tl.constexpr,
 ):  # fmt: skip
     """Goes through the queries from ``start`` to ``stop``; tiles are transposed."""
     for first in range(start, stop, QUERIES):
@@ -294,10 +292,9 @@ def backward_keys_range(
         do = load_rows(d_output, rows, sizes[0], strides[4][2], V, V_PAD, True)
         d_value = tl.dot(p.to(do.dtype), do, d_value, input_precision=PRECISION)
         a = tl.dot(value, do.T, input_precision=PRECISION) - tl.load(term + rows, inside, 0.0)[None, :]
-        if received is not None:
+        if MEASURED:
             a += received[:, None]
-        if d_entropy is not None:
-            a -= log_p * (LN2 * tl.load(d_entropy + rows, inside, 0.0))[None, :]
+            a -= log_p * (tl.load(d_entropy + rows, inside, 0.0) * LN2)[None, :]
         d_key = tl.dot((p * a).to(query_tile.dtype), query_tile, d_key, input_precision=PRECISION)
     return d_key, d_value
 
@@ -308,6 +305,7 @@ def backward_keys(
     mask_args, score_args,
     MASK: tl.constexpr, SCORE: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, V: tl.constexpr,
     V_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr,
+    MEASURED: tl.constexpr,
 ):  # fmt: skip
     """A block of keys: gradients of key and value."""
     first = tl.program_id(0) * KEYS
@@ -319,10 +317,9 @@ def backward_keys(
     query, d_output = head_base(query, strides[0], b, h), head_base(d_output, strides[4], b, h)
     place = tl.program_id(1).to(tl.int64) * sizes[0]
     lse, term = lse + place, term + place
-    if d_entropy is not None:
-        d_entropy += place
-    received = None
-    if d_received is not None:
+    d_entropy += place
+    received = tl.zeros([KEYS], tl.float32)
+    if MEASURED:
         received = tl.load(d_received + tl.program_id(1).to(tl.int64) * sizes[1] + keys, keys < sizes[1], 0.0)
     last = tl.minimum(first + KEYS, sizes[1]) - 1
     start, full, _, _ = MASK[2](mask_args, first, last, sizes[0], sizes[1], sizes[0])
@@ -331,11 +328,11 @@ def backward_keys(
     dk, dv = tl.zeros([KEYS, D_PAD], tl.float32), tl.zeros([KEYS, V_PAD], tl.float32)
     dk, dv = backward_keys_range(
         dk, dv, key_tile, value_tile, received, query, d_output, lse, term, d_entropy, sizes, strides, scale, b, h, k,
-        start, full, mask_args, score_args, MASK, SCORE, D, D_PAD, V, V_PAD, QUERIES, PRECISION, True,
+        start, full, mask_args, score_args, MASK, SCORE, D, D_PAD, V, V_PAD, QUERIES, PRECISION, MEASURED, True,
     )  # fmt: skip
     dk, dv = backward_keys_range(
         dk, dv, key_tile, value_tile, received, query, d_output, lse, term, d_entropy, sizes, strides, scale, b, h, k,
-        full, sizes[0], mask_args, score_args, MASK, SCORE, D, D_PAD, V, V_PAD, QUERIES, PRECISION, False,
+        full, sizes[0], mask_args, score_args, MASK, SCORE, D, D_PAD, V, V_PAD, QUERIES, PRECISION, MEASURED, False,
     )  # fmt: skip
     store_rows(head_base(d_key, strides[6], b, h), keys, sizes[1], strides[6][2], dk * scale, D, D_PAD)
     store_rows(head_base(d_value, strides[7], b, h), keys, sizes[1], strides[7][2], dv, V, V_PAD)
@@ -346,7 +343,8 @@ def backward_queries_range(
     d_query, query, d_output, lse, term, d_entropy, key, value, d_received, sizes, strides, scale, b, h, q,
     start, stop, mask_args, score_args,
     MASK: tl.constexpr, SCORE: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, V: tl.constexpr,
-    V_PAD: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr, PARTIAL: tl.constexpr,
+    V_PAD: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr,
+    MEASURED: tl.constexpr, PARTIAL: tl.constexpr,
 ):  # fmt: skip
     """Goes through the keys from ``start`` to ``stop``."""
     for first in range(start, stop, KEYS):
@@ -360,12 +358,8 @@ def backward_queries_range(
             log_p = tl.where(MASK[0](mask_args, b, h, q, k) & (k < stop), log_p, MASKED)
         p = tl.exp2(log_p)
         a = tl.dot(d_output, value_tile.T, input_precision=PRECISION) - term[:, None]
-        if d_received is not None:
-            if PARTIAL:
-                a += tl.load(d_received + keys, keys < sizes[1], 0.0)[None, :]
-            else:
-                a += tl.load(d_received + keys)[None, :]
-        if d_entropy is not None:
+        if MEASURED:
+            a += tl.load(d_received + keys, keys < sizes[1], 0.0)[None, :]
             a -= log_p * d_entropy[:, None]
         d_query = tl.dot((p * a).to(key_tile.dtype), key_tile, d_query, input_precision=PRECISION)
     return d_query
@@ -377,6 +371,7 @@ def backward_queries(
     mask_args, score_args,
     MASK: tl.constexpr, SCORE: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, V: tl.constexpr,
     V_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr,
+    MEASURED: tl.constexpr,
 ):  # fmt: skip
     """A block of queries: gradient of query."""
     first = (tl.num_programs(0) - 1 - tl.program_id(0)) * QUERIES
@@ -387,11 +382,10 @@ def backward_queries(
     place = tl.program_id(1).to(tl.int64) * sizes[0] + rows
     row_lse = load_lse(lse + tl.program_id(1).to(tl.int64) * sizes[0], rows, sizes[0])
     row_term = tl.load(term + place, inside, 0.0)
-    row_entropy = None
-    if d_entropy is not None:
-        row_entropy = LN2 * tl.load(d_entropy + place, inside, 0.0)
-    if d_received is not None:
-        d_received += tl.program_id(1).to(tl.int64) * sizes[1]
+    row_entropy = tl.zeros([QUERIES], tl.float32)
+    if MEASURED:
+        row_entropy = tl.load(d_entropy + place, inside, 0.0) * LN2
+    d_received += tl.program_id(1).to(tl.int64) * sizes[1]
     query_tile = load_rows(head_base(query, strides[0], b, h), rows, sizes[0], strides[0][2], D, D_PAD, True)
     do = load_rows(head_base(d_output, strides[4], b, h), rows, sizes[0], strides[4][2], V, V_PAD, True)
     key, value = head_base(key, strides[1], b, h), head_base(value, strides[2], b, h)
@@ -401,10 +395,10 @@ def backward_queries(
     dq = tl.zeros([QUERIES, D_PAD], tl.float32)
     dq = backward_queries_range(
         dq, query_tile, do, row_lse, row_term, row_entropy, key, value, d_received, sizes, strides, scale, b, h, q,
-        0, full, mask_args, score_args, MASK, SCORE, D, D_PAD, V, V_PAD, KEYS, PRECISION, False,
+        0, full, mask_args, score_args, MASK, SCORE, D, D_PAD, V, V_PAD, KEYS, PRECISION, MEASURED, False,
     )  # fmt: skip
     dq = backward_queries_range(
         dq, query_tile, do, row_lse, row_term, row_entropy, key, value, d_received, sizes, strides, scale, b, h, q,
-        full, stop, mask_args, score_args, MASK, SCORE, D, D_PAD, V, V_PAD, KEYS, PRECISION, True,
+        full, stop, mask_args, score_args, MASK, SCORE, D, D_PAD, V, V_PAD, KEYS, PRECISION, MEASURED, True,
     )  # fmt: skip
     store_rows(head_base(d_query, strides[5], b, h), rows, sizes[0], strides[5][2], dq * scale, D, D_PAD)

@@ -26,7 +26,7 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
-def everything(args, b, h, q, k):  # noqa: D103
+def everything(args, b, h, q, k):
     return q == q
 
 
@@ -67,7 +67,7 @@ def alibi(x, args, b, h, q, k):
 
 
 @triton.jit
-def rescale_entropy(state, shift, factor, total):  # noqa: D103
+def rescale_entropy(state, shift, factor, total):
     return factor * (state + shift * total)
 
 
@@ -80,11 +80,11 @@ def add_entropy(state, p, log_p, args, b, h, q, k):
 @triton.jit
 def finish_entropy(state, norm, log_norm):
     """In nats; a row without keys has norm 0."""
-    return tl.where(norm > 0, -LN2 * (state * norm + log_norm), 0.0)
+    return tl.where(norm > 0, -(state * norm + log_norm) * LN2, 0.0)
 
 
 @triton.jit
-def rescale_sum(state, shift, factor, total):  # noqa: D103
+def rescale_sum(state, shift, factor, total):
     return factor * state
 
 
@@ -102,12 +102,12 @@ def add_mass(state, p, log_p, args, b, h, q, k):
 
 
 @triton.jit
-def finish_sum(state, norm, log_norm):  # noqa: D103
+def finish_sum(state, norm, log_norm):
     return state * norm
 
 
 @triton.jit
-def keep(state, shift, factor, total):  # noqa: D103
+def keep(state, shift, factor, total):
     return state
 
 
@@ -118,7 +118,7 @@ def add_max(state, p, log_p, args, b, h, q, k):
 
 
 @triton.jit
-def add_nothing(state, p, log_p, args, b, h, q, k):  # noqa: D103
+def add_nothing(state, p, log_p, args, b, h, q, k):
     return state
 
 
