@@ -1,7 +1,7 @@
 """On a GPU: how attention kernels should divide their work, and what each pass costs.
 
-Checks the passes of `triton_passes.py` against float64, searches tile sizes at 4,096 keys while they compile in parallel,
-and compares the passes with the backends of SDPA and with dense attention: medians of CUDA events, all in turn.
+Checks the passes of `triton_passes.py` against float64, searches tile sizes at 4,096 keys while they compile in
+parallel, and compares the passes with the backends of SDPA and with dense attention: medians of CUDA events, in turn.
 
 Run: ``python benchmarks/gpu_passes.py --budget 150``; writes what it has when the budget is spent.
 """
@@ -102,6 +102,9 @@ class Search:
                 self.waiting, deadline - time.monotonic(), concurrent.futures.FIRST_COMPLETED
             )
             for future in done:
+                if isinstance(future.exception(), concurrent.futures.BrokenExecutor):
+                    print(f"gpu_passes: a compiling process died: {future.exception()}", flush=True)
+                    return
                 job, resources = future.result()
                 if time.monotonic() < deadline:
                     self._time(job, resources)
@@ -221,7 +224,7 @@ def host_times() -> dict[str, float]:
     """Microseconds of the host for a call of 8 × 64 tokens."""
     problem = prepared(Case(8, 12, 64, 64, 64, 64, torch.bfloat16, is_causal=False))
     config, parts = Config(64, 64, 4, 2), (problem.query, problem.key, problem.value)
-    call = problem.call("forward: entropy")
+    call, columns = problem.call("forward: entropy"), problem.call("columns")
     compiled, grid = call.compile(config), call.grid(config)
     every = dict(zip(call.kernel.arg_names, call.args, strict=False)) | call.keywords(config)
     args = [every[name] for name in call.kernel.arg_names]
@@ -230,7 +233,7 @@ def host_times() -> dict[str, float]:
         "flash + lse": lambda: torch.ops.aten._scaled_dot_product_flash_attention(*parts, 0.0, False),
         "forward: entropy, arguments ready": lambda: call.run(config),
         "forward: entropy, arguments built": lambda: problem.call("forward: entropy").run(config),
-        "columns, arguments ready": lambda column=problem.call("columns"): column.run(config),
+        "columns, arguments ready": lambda: columns.run(config),
         "forward: entropy, compiled kernel": lambda: compiled[grid](*args),
         "three empty tensors": lambda: [torch.empty_like(problem.output), *map(torch.empty_like, problem.rows[:2])],
     }
@@ -316,7 +319,7 @@ def main() -> None:
     finally:
         ratios = {
             f"time relative to SDPA: {name}, {shape}": [
-                ours / sdpa_time for ours, sdpa_time in zip(values, runs["SDPA"])
+                ours / sdpa_time for ours, sdpa_time in zip(values, runs["SDPA"], strict=True)
             ]
             for shape, runs in times.items()
             for name, values in runs.items()
