@@ -220,7 +220,7 @@ def measure(search: Search, case: Case, rounds: int) -> dict[str, list[float]]:
     return in_turn(runs, rounds)
 
 
-def host_times() -> dict[str, float]:
+def host_times(rounds: int = 200) -> dict[str, float]:
     """Microseconds of the host for a call of 8 × 64 tokens."""
     problem = prepared(Case(8, 12, 64, 64, 64, 64, torch.bfloat16, is_causal=False))
     config, parts = Config(64, 64, 4, 2), (problem.query, problem.key, problem.value)
@@ -240,13 +240,13 @@ def host_times() -> dict[str, float]:
     found: dict[str, float] = {}
     for name, run in runs.items():
         try:
-            for _ in range(20):
+            for _ in range(rounds // 10):
                 run()
             torch.cuda.synchronize()
             start = time.perf_counter()
-            for _ in range(200):
+            for _ in range(rounds):
                 run()
-            found[name] = (time.perf_counter() - start) / 200 * 1e6
+            found[name] = (time.perf_counter() - start) / rounds * 1e6
             torch.cuda.synchronize()
         except (RuntimeError, TypeError, ValueError) as error:
             print(f"gpu_passes: host time, {name}: {str(error)[:200]}", flush=True)
