@@ -129,7 +129,7 @@ class Search:
             )
 
     def config(self, case: Case, name: str) -> Config:
-        """The fastest configuration in bfloat16, or the first of the list; smaller tiles for float32, against spills."""
+        """The fastest configuration, or the first of the list; smaller tiles for float32, whose products spill."""
         if case.dtype == torch.float32:
             return Config(64, 32, 4, 2)
         queries, keys, warps = TILES[name.partition(":")[0]][0]
