@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,21 +23,17 @@ from regard.ops.request import AttentionRequest
 from regard.ops.rules import builtin_classes
 from regard.ops.tree import Encoder, Number, decode, tensors_in
 
-if TYPE_CHECKING:
-    from regard.ops.kernels.differentiable import DifferentiableKernel
-
 _SCHEMA = "Tensor[] tensors, Scalar[] integers, Scalar[] floats, str text, str kernel, Tensor seed, int num_saved"
 
 
-def call_operator(kernel: DifferentiableKernel, inputs: KernelInputs) -> tuple[Tensor | None, Measured]:
-    """Call the operator, for built-in rules."""
+def call_operator(kernel: str, inputs: KernelInputs, num_saved: int) -> tuple[Tensor | None, Measured]:
+    """Call the operator, for built-in rules; where a gradient may be needed, the kernel saves so many tensors."""
     encoder = Encoder()
     text = encoder.encode(inputs)
     device = inputs.request.query.device
     seed = draw_seed(device) if inputs.dropout else torch.zeros((), dtype=torch.int64, device=device)
     is_tracked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in encoder.tensors)
-    num_saved = len(kernel.saved_specs(inputs)) if is_tracked else 0
-    flat = torch.ops.regard.attend(*encoder.lists, text, kernel.name, seed, num_saved)
+    flat = torch.ops.regard.attend(*encoder.lists, text, kernel, seed, num_saved if is_tracked else 0)
     output, results = (None, flat) if inputs.value is None else (flat[0], flat[1:])
     return output, unflatten(inputs.measures, builtin_layouts(inputs), results)
 
@@ -146,9 +142,9 @@ def _classes() -> Mapping[str, type]:
     return {cls.__name__: cls for cls in (KernelInputs, AttentionRequest, SelectCells, *builtin_classes())}
 
 
-def _kernel(name: str) -> DifferentiableKernel:
+def _kernel(name: str) -> Any:
     """The kernel of this name, or its fallback where a program runs on a machine without it."""
-    kernel: DifferentiableKernel = Kernel.registered[name]
+    kernel = Kernel.registered[name]
     return kernel.fallback if kernel.fallback and kernel.unavailable_reason() else kernel
 
 
