@@ -8,6 +8,7 @@ import torch
 import regard
 from helpers.model_zoo.families import FAMILIES, attentions, built, eager, padding
 from regard.errors import InvalidArgument, InvalidType
+from regard.ops.measures import Measure
 from regard.watching.transformers_attention import call_from_transformers
 from regard.watching.transformers_masks import MaskRegistry
 
@@ -258,3 +259,28 @@ def test_flash_attention_is_told_its_window_by_a_number(causal):
     allowed = (distance.abs() < 3) & ((distance <= 0) | (not causal))
     expected = (query @ key.mT * 0.5).masked_fill(~allowed, -torch.inf).softmax(-1)
     assert torch.allclose(call.weights.dense(), expected, atol=1e-6)
+
+
+class MeanWeight(Measure):
+    """The mean over the valid rows of the weight on each key, (batch, heads, keys)."""
+
+    valid: torch.Tensor | None = None
+    axis = "keys"
+
+    def compute(self, block):
+        valid = torch.ones(block.shape[0], 1, block.shape[2]) if self.valid is None else self.valid[:, None]
+        rows = block.slice_rows(valid / valid.sum(-1, keepdim=True))
+        return (block.weights * rows[..., None]).sum(2)
+
+    def for_valid_queries(self, valid):
+        return MeanWeight(valid)
+
+
+def test_a_measure_of_a_user_counts_only_valid_queries():
+    model, mask = built("bert"), padding("right")
+    with regard.watch(model, [MeanWeight()]) as result, torch.no_grad():
+        model(torch.randint(5, 90, mask.shape), attention_mask=mask)
+    layer, valid = result.layers[0], mask.bool()[:, None, :, None]
+    expected = (layer.weights.dense() * valid).sum(2) / valid.sum(2)
+    assert not valid.all()
+    torch.testing.assert_close(layer.measured["mean_weight"], expected)

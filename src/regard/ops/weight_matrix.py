@@ -87,12 +87,8 @@ class WeightMatrix(Matrix):
             measure.check(checks, self.request.shape, self.device)
         checks.raise_problems()
         self._check_unchanged()
-        valid = None if self.valid_queries is None else self.valid_queries[:, None]
-        if valid is not None:
-            named = {
-                name: measure.counting_only(valid) if isinstance(measure, Received) else measure
-                for name, measure in named.items()
-            }
+        if self.valid_queries is not None:
+            named = {name: measure.for_valid_queries(self.valid_queries) for name, measure in named.items()}
         return evaluate(self.request, named)
 
     def entropy(self) -> Float[Tensor, "batch heads queries"]:

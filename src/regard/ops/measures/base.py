@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -212,6 +212,16 @@ class Measure(Rule):
 
     def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
         """Add the problems with this measure for a weight matrix of a shape, on a device."""
+
+    def for_valid_queries(self, valid: Bool[Tensor, "batch queries"]) -> Measure:
+        """The measure that counts only valid queries, where a matrix knows which of its queries are padding.
+
+        Default: this measure, which counts all queries. A result with an entry for each query needs nothing else.
+
+        Args:
+            valid: (batch, queries) False where a query is padding; see `WeightMatrix.valid_queries`.
+        """
+        return self
 
     def result_shape(self, shape: Shape) -> tuple[int, ...]:
         """The first axes of the result for a matrix of a shape; they follow from `axis`."""

@@ -32,10 +32,9 @@ class Received(Measure):
             return transposed_product(block.weights.new_ones(1, 1, 1, 1), block)[..., 0]
         return (block.weights.new_ones(1, block.weights.shape[2]) @ block.weights)[..., 0, :]
 
-    def counting_only(self, valid_queries: Bool[Tensor, "..."]) -> Received:
-        """The same measure of the queries where this is True; it is broadcastable to (batch, heads, queries)."""
-        measure = copy(self)
-        measure.row_weights = valid_queries if self.row_weights is None else self.row_weights * valid_queries
+    def for_valid_queries(self, valid: Bool[Tensor, "batch queries"]) -> Received:
+        measure, valid = copy(self), valid[:, None]
+        measure.row_weights = valid if self.row_weights is None else self.row_weights * valid
         return measure
 
     def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
