@@ -162,3 +162,40 @@ def test_a_dtype_that_no_weights_follow_from_is_refused(dtype, tmp_path):
     with pytest.raises(InvalidArgument, match=r"dtype: expected torch\.float32, float16, bfloat16 or float64"):
         made.save(tmp_path / "a.regard", dtype=dtype)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_layer_is_checked_when_it_is_made_and_does_not_change():
+    W = regard.weights(torch.randn(2, 2, 3, 8), torch.randn(2, 2, 4, 8))
+    layer = Layer("a", "encoder", W, measured={"entropy": W.entropy()})
+    assert layer.query_tokens == ("1", "2", "3")
+    assert layer.key_tokens == ("1", "2", "3", "4")
+    assert layer.head_indices == (0, 1)
+    assert not layer.has_tokens
+    with pytest.raises(AttributeError):
+        layer.name = "b"
+    with pytest.raises(InvalidArgument, match=r"layer 'a': key_tokens: expected 4 tokens"):
+        layer.replace(key_tokens=("x",))
+    with pytest.raises(InvalidArgument, match=r"measured: unknown name 'received'; measured are entropy"):
+        Recording("", "", [layer]).select(0).layers[0].measured["received"]
+
+
+def test_tokens_that_are_left_out_are_numbers_of_the_weights():
+    query, key = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 4, 8)
+    layer = Layer("a", "encoder", regard.weights(query, key))
+    assert layer.replace(weights=regard.weights(query, query)).key_tokens == ("1", "2", "3")
+    named = layer.replace(query_tokens=("1", "2", "3"), key_tokens=("1", "2", "3", "4"))
+    assert named.has_tokens
+    assert not named.replace(key_tokens=None).has_tokens
+
+
+def test_a_watched_layer_is_a_layer_whose_parts_are_computed_when_they_are_read():
+    model = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    x = torch.randn(1, 3, 8)
+    with regard.watch(model, "entropy") as result:
+        model(x, x, x)
+    watched = result.layers[0]
+    complete = watched.replace(query_tokens=("a", "b", "c"))
+    assert type(complete) is Layer
+    assert complete.query_tokens == ("a", "b", "c")
+    assert torch.equal(complete.weights.dense(), watched.weights.dense())
+    assert complete.measured.keys() == watched.measured.keys() == {"entropy"}

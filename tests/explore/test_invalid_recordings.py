@@ -1,4 +1,4 @@
-"""Invalid recordings: the constructor names everything that is wrong with them, and a page what it cannot show."""
+"""Invalid recordings: the constructors name everything that is wrong with them, and a page what it cannot show."""
 
 from __future__ import annotations
 
@@ -84,9 +84,11 @@ def test_what_is_wrong_is_named_when_a_recording_is_made(changes, error, said):
 
 def test_all_that_is_of_another_type_is_named_at_once():
     with pytest.raises(InvalidType) as caught:
-        recording_with(title=None, model_name=3, query_tokens=(1, 2, 3), head_indices=2)
-    names = ("title:", "model_name:", "query_tokens:", "head_indices:")
-    assert [name in str(caught.value) for name in names] == [True] * 4
+        recording_with(query_tokens=(1, 2, 3), head_indices=2, measured=3)
+    assert all(name in str(caught.value) for name in ("query_tokens:", "head_indices:", "measured:"))
+    with pytest.raises(InvalidType) as caught:
+        recording_with(title=None, model_name=3, image="a")
+    assert all(name in str(caught.value) for name in ("title:", "model_name:", "image:"))
 
 
 @pytest.mark.parametrize(

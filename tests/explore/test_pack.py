@@ -144,12 +144,16 @@ def test_the_header_names_the_heads_that_were_recorded():
 
 def test_all_problems_are_reported_at_once(recording):
     first, second, *_ = recording.layers
-    layers = (first.replace(query_tokens=("one",)), second.replace(name="encoder.0"))
     with pytest.raises(InvalidArgument) as caught:
-        recording.replace(layers=layers)
+        first.replace(query_tokens=("one",), head_indices=[0])
     message = str(caught.value)
     assert "layer 'encoder.0': query_tokens: expected 8 tokens, as the weights have, got 1" in message
+    assert "layer 'encoder.0': head_indices: expected" in message
+    with pytest.raises(InvalidArgument) as caught:
+        recording.replace(layers=(first, second.replace(name="encoder.0")), image=b"")
+    message = str(caught.value)
     assert "expected every layer to have a name of its own, got 'encoder.0' 2 times" in message
+    assert "image: expected the bytes of a PNG" in message
 
 
 def test_a_recording_needs_a_layer(recording):

@@ -88,4 +88,4 @@ def test_a_prefill_that_was_changed_in_place_stays_refused_after_the_next_step(r
     step = AttentionCall(make_request(torch.randn(1, 2, 1, 4), longer, mask=Causal(), offset=6), q_offset=6)
     recorder.add(step, "new_tokens")
     with pytest.raises(StaleView, match="changed in place"):
-        _ = recorder.layer.weights
+        _ = recorder.weights

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, cast, overload
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, overload
 
 from torch import Tensor
 
@@ -16,6 +17,16 @@ AttentionKind = Literal["encoder", "decoder", "cross"]
 ATTENTION_KINDS = ("encoder", "decoder", "cross")
 
 
+class Numbers(tuple[str, ...]):
+    """Numbers from 1, which stand for tokens that have no names."""
+
+    @classmethod
+    def up_to(cls, count: int) -> Numbers:
+        """The numbers from 1 to a count."""
+        return cls(map(str, range(1, count + 1)))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Layer:
     """One attention layer of a forward pass: its weights, and what is known about them.
 
@@ -27,97 +38,66 @@ class Layer:
         query_tokens: The token of each row. In a decoder that writes a text, a row is a step, named by the token that
             it wrote. Default: numbers from 1.
         key_tokens: The token of each column; for a decoder's self-attention those that were read. Default: numbers.
-        measured: Results of measures, by name.
+        measured: Results of measures, by name. Reading an unknown name raises InvalidArgument, which lists the known.
         value: (batch, kv_heads, keys, value_dim), if it was recorded.
         head_indices: The indices of the heads in the model, where only some were recorded. Default: all.
         has_own_batch: Whether the entries of the batch are not the sequences that the model read, but windows of an
             image, for example.
 
-    All from `weights` on but the tokens may be functions that return them; a watched layer computes them when they are
-    read.
+    A watched layer computes all from `weights` on when it is read.
+
+    Raises:
+        InvalidType: If something has a wrong type; every problem is in the message.
+        InvalidArgument: If tokens, values or head indices do not fit the weights.
     """
 
-    def __init__(
-        self,
-        name: str,
-        kind: AttentionKind,
-        weights: WeightMatrix | Callable[[], WeightMatrix],
-        query_tokens: Sequence[str] | None = None,
-        key_tokens: Sequence[str] | None = None,
-        measured: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
-        value: Tensor | Callable[[], Tensor | None] | None = None,
-        head_indices: Sequence[int] | None = None,
-        has_own_batch: bool | Callable[[], bool] = False,
-    ) -> None:
-        self.name = name
-        self.kind: AttentionKind = kind
-        self._query_tokens, self._key_tokens = query_tokens, key_tokens
-        self._weights, self._measured, self._value = weights, {} if measured is None else measured, value
-        self._head_indices, self._has_own_batch = head_indices, has_own_batch
+    name: str
+    kind: AttentionKind
+    weights: WeightMatrix
+    query_tokens: tuple[str, ...] = None  # pyright: ignore[reportAssignmentType] # __post_init__ numbers them
+    key_tokens: tuple[str, ...] = None  # pyright: ignore[reportAssignmentType]
+    measured: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    value: Tensor | None = None
+    head_indices: tuple[int, ...] = None  # pyright: ignore[reportAssignmentType]
+    has_own_batch: bool = False
 
-    @property
-    def query_tokens(self) -> tuple[str, ...]:
-        """The token of each row."""
-        return self._tokens(self._query_tokens, 2)
-
-    @property
-    def key_tokens(self) -> tuple[str, ...]:
-        """The token of each column."""
-        return self._tokens(self._key_tokens, 3)
-
-    def _tokens(self, tokens: Sequence[str] | None, axis: int) -> tuple[str, ...]:
-        return tuple(map(str, range(1, self.weights.shape[axis] + 1))) if tokens is None else tuple(tokens)
+    def __post_init__(self) -> None:
+        with Checks() as checks:
+            _check_types(checks, self)
+        heads, queries, keys = self.weights.shape[1:]
+        complete = {
+            "query_tokens": _as_tokens(self.query_tokens, queries),
+            "key_tokens": _as_tokens(self.key_tokens, keys),
+            "measured": Measurements(self.measured),
+            "head_indices": _as_indices(self.head_indices, heads),
+        }
+        for name, part in complete.items():
+            object.__setattr__(self, name, part)
+        with Checks() as checks:
+            _check_values(checks, self)
 
     @property
     def has_tokens(self) -> bool:
         """Whether rows and columns are named by tokens, not by numbers."""
-        return self._query_tokens is not None and self._key_tokens is not None
-
-    @property
-    def weights(self) -> WeightMatrix:
-        """The weight matrix, (batch, heads, queries, keys), computed on demand.
-
-        Raises:
-            InvalidArgument: If a watch kept only measures, or its calls are not rows of one matrix.
-        """
-        return cast("WeightMatrix", self._weights() if callable(self._weights) else self._weights)
-
-    @property
-    def measured(self) -> Mapping[str, Any]:
-        """Results of measures, by name; an unknown name raises InvalidArgument, which says what was measured.
-
-        Raises:
-            InvalidArgument: If the sequences of a batch changed places between the steps of a generation.
-        """
-        return Measurements(self._measured() if callable(self._measured) else self._measured)
-
-    @property
-    def value(self) -> Tensor | None:
-        """(batch, kv_heads, keys, value_dim), if it was recorded."""
-        return self._value() if callable(self._value) else self._value
-
-    @property
-    def head_indices(self) -> tuple[int, ...]:
-        """The index of each head in the model."""
-        return tuple(range(self.weights.shape[1])) if self._head_indices is None else tuple(self._head_indices)
-
-    @property
-    def has_own_batch(self) -> bool:
-        """Whether the entries of the batch are not the sequences that the model read."""
-        return self._has_own_batch() if callable(self._has_own_batch) else self._has_own_batch
-
-    @property
-    def is_lazy(self) -> bool:
-        """Whether its weights are computed when they are read, as those of a watched layer are."""
-        return callable(self._weights)
+        return not isinstance(self.query_tokens, Numbers) and not isinstance(self.key_tokens, Numbers)
 
     def replace(self, **changes: Any) -> Layer:
         """The same layer with other arguments of the constructor."""
-        arguments: dict[str, Any] = {name.removeprefix("_"): value for name, value in vars(self).items()}
-        return Layer(**arguments | changes)
+        kept = [each.name for each in fields(Layer) if each.name not in changes]
+        return Layer(**{name: getattr(self, name) for name in kept}, **changes)
 
     def __repr__(self) -> str:
         return f"Layer({self.name!r}, {self.kind})"
+
+
+def _as_tokens(tokens: Sequence[str] | None, count: int) -> tuple[str, ...]:
+    """Tokens as a tuple; a number for each if they have no names."""
+    return Numbers.up_to(count) if tokens is None or isinstance(tokens, Numbers) else tuple(tokens)
+
+
+def _as_indices(indices: Sequence[int] | None, count: int) -> tuple[int, ...]:
+    """Indices of heads as a tuple; all if they are not given."""
+    return tuple(range(count) if indices is None else indices)
 
 
 class Measurements(dict[str, Any]):
@@ -232,47 +212,50 @@ def count_kinds(layers: Iterable[Layer]) -> str:
     return f"{sum(kinds.values())} layers" + (f": {counts}" if counts else "")
 
 
-def check_layer(checks: Checks, layer: Layer) -> None:
-    """Check that the parts of a layer have the right types and fit each other."""
-    where = f"layer {short_repr(layer.name)}"
-    weights, value, indices = layer._weights, layer._value, layer._head_indices
-    tokens = {"query_tokens": layer._query_tokens, "key_tokens": layer._key_tokens}
-    expected = [
+def _check_types(checks: Checks, layer: Any) -> None:
+    """Check that the arguments of a layer have the right types."""
+    value, indices = layer.value, layer.head_indices
+    is_matrix, matrix = (
+        isinstance(layer.weights, WeightMatrix),
+        "a weight matrix, as regard.weights(query, key) returns",
+    )
+    expected: list[tuple[str, Any, bool, str]] = [
         ("name", layer.name, isinstance(layer.name, str), "a str"),
-        (
-            "weights",
-            weights,
-            isinstance(weights, WeightMatrix),
-            "a weight matrix, as regard.weights(query, key) returns",
+        ("weights", layer.weights, is_matrix, matrix),
+        *(
+            (name, tokens, tokens is None or _are(str, tokens), "a tuple of str, or None")
+            for name, tokens in (("query_tokens", layer.query_tokens), ("key_tokens", layer.key_tokens))
         ),
-        *((name, each, each is None or _are(str, each), "a tuple of str, or None") for name, each in tokens.items()),
-        ("measured", layer._measured, isinstance(layer._measured, Mapping), "measures by name"),
+        ("measured", layer.measured, isinstance(layer.measured, Mapping), "measures by name"),
         ("value", value, value is None or isinstance(value, Tensor), "a tensor, or None"),
         ("head_indices", indices, indices is None or _are(int, indices), "a tuple of int, or None"),
     ]
-    wrong = [(name, part, what) for name, part, is_right, what in expected if not is_right]
-    for name, part, what in wrong:
-        actual = describe(part) if isinstance(part, Tensor) else f"{short_repr(part)}"
-        checks.fail_type(f"{where}: {name}: expected {what}, got {actual}")
-    if wrong:
-        return
-    kinds = ", ".join(ATTENTION_KINDS)
+    for name, part, is_right, what in expected:
+        if not is_right:
+            actual = describe(part) if isinstance(part, Tensor) else short_repr(part)
+            checks.fail_type(f"layer {short_repr(layer.name)}: {name}: expected {what}, got {actual}")
+
+
+def _check_values(checks: Checks, layer: Layer) -> None:
+    """Check that the parts of a layer fit each other."""
+    where, kinds = f"layer {short_repr(layer.name)}", ", ".join(ATTENTION_KINDS)
     checks.that(layer.kind in ATTENTION_KINDS, f"{where}: kind: expected one of {kinds}, got {short_repr(layer.kind)}")
-    batch, heads, *sizes = layer.weights.shape
-    for (name, each), size in zip(tokens.items(), sizes, strict=True):
-        if each is not None and len(each) != size:
-            checks.fail(f"{where}: {name}: expected {size} tokens, as the weights have, got {len(each)}")
-    if any(each is not None for each in tokens.values()) and batch != 1:
+    batch, heads, queries, keys = layer.weights.shape
+    sides = (("query_tokens", layer.query_tokens, queries), ("key_tokens", layer.key_tokens, keys))
+    for name, tokens, size in sides:
+        if len(tokens) != size:
+            checks.fail(f"{where}: {name}: expected {size} tokens, as the weights have, got {len(tokens)}")
+    if any(not isinstance(tokens, Numbers) for _, tokens, _ in sides) and batch != 1:
         checks.fail(f"{where}: weights: expected one sequence where tokens are named, got a batch of {batch}")
-    if isinstance(value, Tensor):
+    value, numbers = layer.value, layer.head_indices
+    if value is not None:
         shape = tuple(value.shape)
-        fits = len(shape) == 4 and value.is_floating_point() and shape[0] == batch and shape[2] == sizes[1]
+        fits = len(shape) == 4 and value.is_floating_point() and shape[0] == batch and shape[2] == keys
         if not fits or not shape[1] or heads % shape[1]:
             checks.fail(
-                f"{where}: value: expected floats of shape ({batch}, kv_heads, {sizes[1]}, value_dim), where kv_heads "
+                f"{where}: value: expected floats of shape ({batch}, kv_heads, {keys}, value_dim), where kv_heads "
                 f"divides {heads}, got {value.dtype} of {shape}"
             )
-    numbers = layer.head_indices
     if len(set(numbers)) != len(numbers) or len(numbers) != heads or min(numbers, default=0) < 0:
         checks.fail(
             f"{where}: head_indices: expected {heads} different numbers from 0, one for each head, got "

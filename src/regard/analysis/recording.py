@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from regard.analysis.layer import Layer, LayerList, check_layer, count_kinds
+from regard.analysis.layer import Layer, LayerList, count_kinds
 from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidType, did_you_mean, short_repr
 from regard.ops.tree import map_tensors
@@ -34,7 +34,7 @@ class Recording:
 
     Raises:
         InvalidType: If something has a wrong type; every problem is in the message.
-        InvalidArgument: If names repeat, or tokens or values do not fit the weights.
+        InvalidArgument: If names repeat.
     """
 
     title: str
@@ -58,9 +58,6 @@ class Recording:
                     count == 1,
                     f"recording: expected every layer to have a name of its own, got {short_repr(name)} {count} times",
                 )
-            for layer in self.layers:
-                if not layer.is_lazy:
-                    check_layer(checks, layer)
 
     def __repr__(self) -> str:
         title = f"{self.title[:40]!r}, " if self.title else ""
@@ -241,10 +238,11 @@ def _common_part(names: Sequence[str], others: Sequence[str]) -> str:
 def _select(layer: Layer, index: int, tokens: Sequence[str] | None, target_tokens: Sequence[str] | None) -> Layer:
     """One sequence of a layer, detached, with the names of its tokens."""
     weights = layer.weights.detach()
-    before = (layer._query_tokens, layer._key_tokens)
     query_tokens, key_tokens = (
         known if names is None else tuple(names)
-        for (_, names, _), known in zip(_sides(layer, tokens, target_tokens), before, strict=True)
+        for (_, names, _), known in zip(
+            _sides(layer, tokens, target_tokens), (layer.query_tokens, layer.key_tokens), strict=True
+        )
     )
     part = slice(index, index + 1)
     value = layer.value

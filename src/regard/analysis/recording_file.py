@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import Tensor
 
-from regard.analysis.layer import Layer, LayerList, require_one_sequence
+from regard.analysis.layer import Layer, LayerList, Numbers, require_one_sequence
 from regard.analysis.recording import Recording
 from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidFile, RegardError, raise_problems, short_repr
@@ -79,8 +79,8 @@ def _layer_fields(layer: Layer, dtype: torch.dtype | None) -> dict[str, Any]:
         "name": layer.name,
         "kind": layer.kind,
         "weights": layer.weights,
-        "query_tokens": layer._query_tokens,
-        "key_tokens": layer._key_tokens,
+        "query_tokens": None if isinstance(layer.query_tokens, Numbers) else layer.query_tokens,
+        "key_tokens": None if isinstance(layer.key_tokens, Numbers) else layer.key_tokens,
         "measured": layer.measured,
         "value": value if value is None or dtype is None else value.to(dtype),
         "head_indices": None if layer.head_indices == tuple(range(layer.weights.shape[1])) else layer.head_indices,

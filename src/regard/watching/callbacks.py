@@ -149,7 +149,7 @@ def stop_watch(listener: Listener) -> dict[str, float]:
 
 def _metrics(recorder: LayerRecorder) -> tuple[int, float, float, float]:
     """Of rows that are not padding: their number, the sum of their entropies, the highest score, the largest share."""
-    measured, valid = recorder.layer.measured, recorder.valid_queries
+    measured, valid = recorder.measured, recorder.valid_queries
     entropy, score = measured["entropy"].detach().double(), measured["max"].score.detach()
     batch, heads, queries = entropy.shape
     valid = entropy.new_ones(batch, queries, dtype=torch.bool) if valid is None else valid

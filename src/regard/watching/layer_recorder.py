@@ -1,4 +1,4 @@
-"""LayerRecorder: takes the calls of one attention layer in one forward pass or generation, and gives a `Layer`."""
+"""LayerRecorder: takes the calls of one attention layer in one forward pass or generation, and joins them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from regard.analysis.layer import AttentionKind, Layer
+from regard.analysis.layer import AttentionKind
 from regard.errors import InvalidArgument, StaleView, raise_problems
 from regard.ops import WeightMatrix
 from regard.ops.masks import Spans
@@ -47,7 +47,7 @@ class LayerRecorder:
         retention: Retention,
         head_indices: tuple[int, ...] | None = None,
     ) -> None:
-        self.name, self._measures, self._retention, self._head_indices = name, measures, retention, head_indices
+        self.name, self._measures, self._retention, self.head_indices = name, measures, retention, head_indices
         self.kind: AttentionKind = kind
         self._results: dict[str, Any] = {}
         self._calls: list[AttentionCall] = []
@@ -65,17 +65,30 @@ class LayerRecorder:
         """Whether the entries of the batch are not the sequences that the model read."""
 
     @property
-    def layer(self) -> Layer:
-        """The layer as users see it. Weights and measures are computed when they are read."""
-        return Layer(
-            self.name,
-            self.kind,
-            self._get_weights,
-            measured=self._get_measured,
-            value=self._get_value,
-            head_indices=self._head_indices,
-            has_own_batch=lambda: self.has_own_batch,
-        )
+    def weights(self) -> WeightMatrix:
+        """The weight matrix of all calls.
+
+        Raises:
+            InvalidArgument: If only measures were kept, or the calls are not rows of one matrix.
+        """
+        return self._concatenate().weights
+
+    @property
+    def value(self) -> Tensor | None:
+        """(batch, kv_heads, keys, value_dim), if it was kept."""
+        has_value = bool(self._calls) and self._calls[0].value is not None
+        return self._concatenate().value if has_value else None
+
+    @property
+    def measured(self) -> Mapping[str, Any]:
+        """The results of the measures, by name.
+
+        Raises:
+            InvalidArgument: If the sequences of the batch changed places between the steps of a generation.
+        """
+        self._check_order()
+        self.flush()
+        return self._results
 
     @property
     def valid_queries(self) -> Tensor | None:
@@ -223,24 +236,12 @@ class LayerRecorder:
             rows: (sequences, steps) The row of the batch at each step, −1 where the sequence had ended.
         """
         self._check_versions()
-        selected = LayerRecorder(self.name, self.kind, self._measures, self._retention, self._head_indices)
+        selected = LayerRecorder(self.name, self.kind, self._measures, self._retention, self.head_indices)
         selected._calls = [call.select_sequences(rows[:, step]) for step, call in enumerate(self._calls)]
         selected._valid = [(call.valid_queries, call.query.shape[2]) for call in selected._calls]
         selected._continuation, selected._extra = self._continuation, self._extra
         selected._results = selected._concatenate().weights.measure(self._measures)
         return selected
-
-    def _get_weights(self) -> WeightMatrix:
-        return self._concatenate().weights
-
-    def _get_value(self) -> Tensor | None:
-        has_value = bool(self._calls) and self._calls[0].value is not None
-        return self._concatenate().value if has_value else None
-
-    def _get_measured(self) -> Mapping[str, Any]:
-        self._check_order()
-        self.flush()
-        return self._results
 
     def _concatenate(self) -> AttentionCall:
         """All calls as one."""

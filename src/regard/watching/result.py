@@ -14,6 +14,7 @@ from regard.checks import Checks
 from regard.errors import InvalidArgument, short_repr
 from regard.ops.matrix import DENSE_LIMIT
 from regard.watching.layer_recorder import LayerRecorder
+from regard.watching.watched_layer import WatchedLayer
 
 LayerKey = tuple[str, int]
 """The name of a module, and which of its calls in one forward pass."""
@@ -144,7 +145,7 @@ class WatchResult:
 
     def _build(self, forward_pass: Recorders) -> Recording:
         name = type(self.model).__name__
-        layers = LayerList((recorder.layer for recorder in forward_pass.values()), name)
+        layers = LayerList(map(WatchedLayer, forward_pass.values()), name)
         return Recording("", name, layers)
 
     def __repr__(self) -> str:

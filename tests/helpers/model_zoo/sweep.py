@@ -107,7 +107,7 @@ def outcome(kind: type[PreTrainedModel]) -> TrainResult:
 
 def _as_the_model_has_it(layer: Any) -> Tensor:
     """The weights with extra keys behind those of the sequence."""
-    return layer.weights.dense().roll(-layer._weights.__self__._extra, 3)
+    return layer.weights.dense().roll(-layer._recorder._extra, 3)
 
 
 def _place(name: str) -> Place:
