@@ -34,8 +34,7 @@ class AttentionCall:
         kv_offset: Position of the first key.
         valid_queries: (batch, queries) False where a query is padding; None if all are valid.
         value: (batch, kv_heads, keys, value_dim), if it is kept.
-        extra: Number of keys at the front that are not tokens of the sequence and have positions before it: those of an
-            encoder in the same softmax (T5Gemma 2), or compressed ones (DeepSeek V4). The model has them at the end.
+        num_prefix_keys: Number of keys at the front that are not tokens of the sequence; see `prefix_keys`.
         has_assumed_positions: Whether the model did not say the positions, so that the queries count as the last keys.
     """
 
@@ -44,7 +43,7 @@ class AttentionCall:
     kv_offset: int = 0
     valid_queries: Tensor | None = None
     value: Tensor | None = None
-    extra: int = 0
+    num_prefix_keys: int = 0
     has_assumed_positions: bool = False
 
     @property

@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 from regard.ops.masks import Spans
 from regard.ops.measures import Measure
 from regard.watching.call import AttentionCall, Continuation
+from regard.watching.prefix_keys import KeyPlacement
 
 
 def concatenate_calls(
@@ -39,15 +40,15 @@ def concatenate_calls(
         key_offsets = [call.kv_offset - first.kv_offset for call in calls]
     elif continuation == "chunk":
         key_offsets = [sum(call.key.shape[2] for call in calls[:number]) for number in range(len(calls))]
-    spans = [_shift(call.spans(), offset, call.extra) for call, offset in zip(calls, key_offsets, strict=True)]
+    placements = [KeyPlacement(offset, first.num_prefix_keys) for offset in key_offsets]
+    spans = [placement.spans(call.spans()) for call, placement in zip(calls, placements, strict=True)]
     sides = (_pad_and_stack(side) for side in zip(*spans, strict=True))
     bias = None
     if first.bias is not None:
         parts = []
-        for call, offset in zip(calls, key_offsets, strict=True):
+        for call, placement in zip(calls, placements, strict=True):
             if call.bias is not None:
-                extra, own = call.bias[..., : call.extra], call.bias[..., call.extra :]
-                part = torch.cat([extra, own.new_zeros(*own.shape[:-1], offset), own], -1)
+                part = placement.entries(call.bias, -1)
                 parts.append(pad(part, (0, key.shape[2] - part.shape[-1])))
         bias = torch.cat(parts, -2)
     query = torch.cat([call.query for call in calls], 2)
@@ -63,46 +64,31 @@ def concatenate_valid(parts: Sequence[tuple[Tensor | None, int]]) -> Tensor | No
     return torch.cat([known.new_ones(len(known), count) if valid is None else valid for valid, count in parts], 1)
 
 
-def concatenate_results(before: Any, after: Any, measure: Measure, key_offset: int, extra: int = 0) -> Any:
+def concatenate_results(before: Any, after: Any, measure: Measure, placement: KeyPlacement) -> Any:
     """Concatenate the results of a measure for some queries and for those below them.
 
     Args:
         before: For the first queries.
         after: For the queries below.
         measure: The measure.
-        key_offset: The index of the first key of `after` among those of `before`.
-        extra: Number of extra keys at the front of both; see `AttentionCall`.
+        placement: Where the keys of `after` are among those of `before`.
     """
     if isinstance(before, tuple):
         pairs = zip(before, after, strict=True)
-        return type(before)(*(concatenate_results(*pair, measure, key_offset, extra) for pair in pairs))
+        return type(before)(*(concatenate_results(*pair, measure, placement) for pair in pairs))
     if measure.axis is None:
         return before + after
     if measure.axis == "queries":
         if not after.is_floating_point():  # indices of keys
-            after = torch.where(after >= extra, after + key_offset, after)
+            after = placement.indices(after)
         if before.ndim > 3:
             width, empty = max(before.shape[-1], after.shape[-1]), 0 if before.is_floating_point() else -1
             before, after = (pad(part, (0, width - part.shape[-1]), value=empty) for part in (before, after))
         return torch.cat([before, after], 2)
-    if extra and key_offset:
-        gap = after.new_zeros(*after.shape[:2], key_offset, *after.shape[3:])
-        after, key_offset = torch.cat([after[:, :, :extra], gap, after[:, :, extra:]], 2), 0
-    keys = max(before.shape[2], key_offset + after.shape[2])
-    trailing = (0, 0) * (before.ndim - 3)
-    before = pad(before, (*trailing, 0, keys - before.shape[2]))
-    after = pad(after, (*trailing, key_offset, keys - key_offset - after.shape[2]))
+    after = placement.entries(after, 2)
+    keys, trailing = max(before.shape[2], after.shape[2]), (0, 0) * (before.ndim - 3)
+    before, after = (pad(part, (*trailing, 0, keys - part.shape[2])) for part in (before, after))
     return before + after
-
-
-def _shift(spans: Spans, offset: int, extra: int) -> tuple[Tensor, Tensor]:
-    """The starts and stops of ranges, shifted by a number of keys; extra keys stay at the front."""
-    if not extra or not offset:
-        return spans.starts + offset, spans.stops + offset
-    starts, stops = (
-        torch.cat([side.clamp(max=extra), side.clamp(min=extra) + offset], -1) for side in (spans.starts, spans.stops)
-    )
-    return starts, stops
 
 
 def _pad_and_stack(sides: Sequence[Tensor]) -> Tensor:

@@ -13,6 +13,7 @@ from regard.checks import Checks
 from regard.errors import InvalidArgument, did_you_mean, short_repr
 from regard.ops.masks import as_mask, to_dense, to_spans
 from regard.watching.call import AttentionCall
+from regard.watching.prefix_keys import as_in_model
 
 Pairs = Sequence[tuple[int, int]]
 """Positions of queries and of keys."""
@@ -98,7 +99,7 @@ class Interventions:
                     self._knocked_out.add((name, query, key))
         if not bool(removed.any()):
             return mask
-        before, in_model = call.request.mask, removed.roll(-call.extra, 1)  # the model has extra keys at the end
+        before, in_model = call.request.mask, as_in_model(removed, call.num_prefix_keys, 1)
         rule = as_mask(~removed) if before is None else before & as_mask(~removed)
         where = call.request.offset, removed.device
         call.request = replace(call.request, mask=to_spans(rule, call.request.shape, *where) or rule)

@@ -18,6 +18,7 @@ from regard.ops.measures import Measure
 from regard.ops.tree import TensorVersions, tensors_in
 from regard.watching.call import AttentionCall, Continuation
 from regard.watching.concatenate import concatenate_calls, concatenate_results, concatenate_valid
+from regard.watching.prefix_keys import KeyPlacement
 from regard.watching.retention import Retention
 
 MAX_PENDING_QUERIES = 128
@@ -57,7 +58,7 @@ class LayerRecorder:
         self._continuation: Continuation | None = None
         self._inconsistency: Inconsistency | None = None
         self._has_several_values = False
-        self._next_position = self._num_keys = self._first_kv_offset = self._extra = 0
+        self._next_position = self._num_keys = self._first_kv_offset = self._num_prefix = 0
         self._last_key: Sequence[Any] | None = None
         self._pending = PendingSteps()
         self.batch_size = 0
@@ -131,7 +132,7 @@ class LayerRecorder:
         """
         weights, self.batch_size = call.weights, len(call.query)
         if not self._num_keys:  # a window may have dropped keys before the watch began
-            self._first_kv_offset, self._extra = call.kv_offset, call.extra
+            self._first_kv_offset, self._num_prefix = call.kv_offset, call.num_prefix_keys
         if continuation == "new_tokens":
             self._inconsistency = self._inconsistency or self._find_inconsistency(call)
         is_measured = self._inconsistency in (None, "changed keys")
@@ -239,7 +240,7 @@ class LayerRecorder:
         selected = LayerRecorder(self.name, self.kind, self._measures, self._retention, self.head_indices)
         selected._calls = [call.select_sequences(rows[:, step]) for step, call in enumerate(self._calls)]
         selected._valid = [(call.valid_queries, call.query.shape[2]) for call in selected._calls]
-        selected._continuation, selected._extra = self._continuation, self._extra
+        selected._continuation, selected._num_prefix = self._continuation, self._num_prefix
         selected._results = selected._concatenate().weights.measure(self._measures)
         return selected
 
@@ -277,7 +278,7 @@ class LayerRecorder:
 
     def _find_inconsistency(self, call: AttentionCall) -> Inconsistency | None:
         """Compare the key that the cache holds for the last token of the call before with the one recorded then."""
-        if call.extra != self._extra:
+        if call.num_prefix_keys != self._num_prefix:
             return "compressed keys"
         position, last = self._next_position - call.kv_offset, self._last_key
         if last is None or position <= 0:
@@ -302,7 +303,7 @@ class LayerRecorder:
         for name, result in results.items():
             if name in self._results:
                 before, measure = self._results[name], self._measures[name]
-                result = concatenate_results(before, result, measure, key_offset, self._extra)
+                result = concatenate_results(before, result, measure, KeyPlacement(key_offset, self._num_prefix))
             self._results[name] = result
 
 

@@ -26,6 +26,7 @@ from regard.ops.masks import Causal, Mask, Window
 from regard.ops.request import make_request
 from regard.ops.scores import Bias, ScaledDotProduct, Score, Sinks, SoftCap
 from regard.watching.call import AttentionCall
+from regard.watching.prefix_keys import as_prefix
 from regard.watching.registry import listener_for
 from regard.watching.transformers_masks import MaskRegistry, wrap_mask_function
 
@@ -124,13 +125,13 @@ def _wrap(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         listener.locate_queries(kind, call)
         if kind == "cross" and not isinstance(call.request.mask, Window):  # each step has the position of its row
             call.request = replace(call.request, offset=call.q_offset)
-        call.value = cast_value.roll(call.extra, 2) if call.extra else cast_value
+        call.value = as_prefix(cast_value, call.num_prefix_keys, 2)
         layer = listener.module_names[id(module)]
         mask = listener.interventions.knock_out(layer, attention_mask, call, adds=name == "eager")
         with listener.suspend_sdpa():  # the function may call SDPA itself
             output, weights = function(module, query, key, value, mask, *rest, **options)
             lazy_weights = listener.record(module, kind, call, attention_mask)
-        if weights is None and not call.extra:  # with extra keys the model would expect another order
+        if weights is None and not call.num_prefix_keys:  # the model would expect another order
             weights = lazy_weights
         return listener.interventions.ablate_heads(layer, output), weights
 
@@ -203,8 +204,8 @@ def call_from_transformers(
         )
     queries, keys = query.shape[2], key.shape[2]
     origin = masks.lookup(mask, (queries, keys), kind)
-    if isinstance(mask, Tensor) and origin.extra:
-        mask, key = mask.roll(origin.extra, 3), key.roll(origin.extra, 2)
+    if isinstance(mask, Tensor):
+        mask, key = as_prefix(mask, origin.num_prefix_keys, 3), as_prefix(key, origin.num_prefix_keys, 2)
     is_self = kind != "cross" or name == TORCH_SDPA
     q_offset, kv_offset = (origin.q_offset, origin.kv_offset) if is_self else (0, 0)
     offset = q_offset - kv_offset
@@ -240,7 +241,14 @@ def call_from_transformers(
     )
     valid = origin.part_of_padding(q_offset, queries) if kind != "cross" else None
     assumed = is_self and origin.is_unknown
-    return AttentionCall(request, q_offset, kv_offset, valid, extra=origin.extra, has_assumed_positions=assumed)
+    return AttentionCall(
+        request,
+        q_offset,
+        kv_offset,
+        valid,
+        num_prefix_keys=origin.num_prefix_keys,
+        has_assumed_positions=assumed,
+    )
 
 
 def top_left_causal(offset: int) -> Mask:

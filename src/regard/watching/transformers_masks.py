@@ -19,6 +19,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from regard.analysis.layer import AttentionKind
 from regard.ops.masks import Causal, Mask, Padding, as_mask, to_spans
+from regard.watching.prefix_keys import find_origin_with_prefix
 from regard.watching.registry import active_listeners
 
 MAX_REMEMBERED_MASKS = 256
@@ -35,7 +36,7 @@ class MaskOrigin:
         kv_offset: Position of the first key.
         padding: (batch, tokens) bool, False where a token is padding.
         pattern: The mask function, where it is one of transformers' own; without padding.
-        extra: Number of keys that the model adds behind those of the sequence; see `AttentionCall`.
+        num_prefix_keys: Number of keys that a layer adds to those of the sequence; see `prefix_keys`.
         is_unknown: Whether the model did not make the mask, so that the queries count as the last keys.
     """
 
@@ -44,7 +45,7 @@ class MaskOrigin:
     kv_offset: int = 0
     padding: Tensor | None = None
     pattern: Literal["causal", "all"] | None = None
-    extra: int = 0
+    num_prefix_keys: int = 0
     is_unknown: bool = False
     _read: tuple[int, Mask | None, Tensor | None] | None = field(default=None, init=False)  # not copied by replace()
 
@@ -144,22 +145,13 @@ class MaskRegistry:
     def _find_similar(self, mask: Tensor, shape: tuple[int, int], kind: AttentionKind) -> MaskOrigin:
         """The origin of a mask that is not registered: perhaps a copy of one that is, or made from one."""
         held = [(one, self._of_tensors[one]) for one in reversed(self._strong_refs)]
-        encoders = {origin.shape for _, origin in held if origin.pattern == "all"}
-        extended = []  # the model's own keys, with further ones behind them
-        for one, origin in sorted(held, key=lambda pair: -pair[1].shape[1]):
-            queries, keys = origin.shape
-            if origin.pattern == "all" or queries != shape[0] or keys >= shape[1]:
-                continue
-            if _are_equal(one.expand(*one.shape[:2], *origin.shape), mask[..., :keys]):
-                extra = shape[1] - keys
-                extended.append(replace(origin, shape=shape, kv_offset=origin.kv_offset - extra, extra=extra))
-        with_encoder = [origin for origin in extended if (shape[0], origin.extra) in encoders]
+        extended, is_certain = find_origin_with_prefix(mask, shape, held)
         registered = list(self._of_tensors.items())
         copied = [origin for one, origin in registered if origin.shape == shape and _are_equal(one, mask)]
         changed = [origin for _, origin in held if origin.shape == shape]  # as where a layer selects some of the keys
         changed += [origin for origin in reversed(self._skipped) if origin.shape == shape]
-        if with_encoder or not (copied or changed):
-            return replace((with_encoder or extended or [MaskOrigin.unknown(shape)])[0], pattern=None)
+        if extended is not None and (is_certain or not (copied or changed)):
+            return extended
         return _first_of_kind(copied or [replace(origin, pattern=None) for origin in changed], shape, kind)
 
 

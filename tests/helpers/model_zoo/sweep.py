@@ -106,8 +106,8 @@ def outcome(kind: type[PreTrainedModel]) -> TrainResult:
 
 
 def _as_the_model_has_it(layer: Any) -> Tensor:
-    """The weights with extra keys behind those of the sequence."""
-    return layer.weights.dense().roll(-layer._recorder._extra, 3)
+    """The weights with the keys that are not tokens behind those of the sequence."""
+    return layer.weights.dense().roll(-layer._recorder._num_prefix, 3)
 
 
 def _place(name: str) -> Place:
