@@ -259,22 +259,27 @@ def layer_of(batch: int = 1, **changes) -> Layer:
 
 
 @pytest.mark.parametrize(
-    ("layers", "message"),
+    ("changes", "message"),
     [
-        ([layer_of(batch=2)], "layer 'a': weights: expected one sequence where tokens are named, got a batch of 2"),
-        ([layer_of(key_tokens="x")], "layer 'a': key_tokens: expected a tuple of str, or None, got 'x'"),
-        ([layer_of(), layer_of()], "every layer to have a name of its own, got 'a' 2 times"),
-        ([layer_of(measured=3)], "layer 'a': measured: expected measures by name, got 3"),
-        ([layer_of(head_indices=(1, 1))], "2 different numbers from 0, one for each head, got (1, 1)"),
-        ([layer_of(value="x")], "layer 'a': value: expected a tensor, or None, got 'x'"),
-        ([layer_of(name=["a"])], "layer ['a']: name: expected a str, got ['a']"),
-        ([layer_of(head_indices=2)], "layer 'a': head_indices: expected a tuple of int, or None, got 2"),
-        (3, "layers: expected a list of Layer, got 3"),
+        ({"batch": 2}, "layer 'a': weights: expected one sequence where tokens are named, got a batch of 2"),
+        ({"key_tokens": "x"}, "layer 'a': key_tokens: expected a tuple of str, or None, got 'x'"),
+        ({"measured": 3}, "layer 'a': measured: expected measures by name, got 3"),
+        ({"head_indices": (1, 1)}, "2 different numbers from 0, one for each head, got (1, 1)"),
+        ({"value": "x"}, "layer 'a': value: expected a tensor, or None, got 'x'"),
+        ({"name": ["a"]}, "layer ['a']: name: expected a str, got ['a']"),
+        ({"head_indices": 2}, "layer 'a': head_indices: expected a tuple of int, or None, got 2"),
     ],
 )
-def test_a_recording_that_cannot_be_is_refused(layers, message):
+def test_a_layer_that_cannot_be_is_refused(changes, message):
     with pytest.raises((InvalidArgument, InvalidType), match=re.escape(message)):
-        Recording("t", "m", layers)
+        layer_of(**changes)
+
+
+def test_a_recording_that_cannot_be_is_refused():
+    with pytest.raises(InvalidArgument, match="every layer to have a name of its own, got 'a' 2 times"):
+        Recording("t", "m", [layer_of(), layer_of()])
+    with pytest.raises(InvalidType, match="layers: expected a list of Layer, got 3"):
+        Recording("t", "m", 3)  # pyright: ignore[reportArgumentType]
 
 
 def test_scores_take_marks_as_a_list():

@@ -12,9 +12,9 @@ from torch import nn
 from regard.errors import InvalidArgument
 from regard.watching import registry
 from regard.watching.hooks import Attachment, is_abandoned
-from regard.watching.refusals import label
 from regard.watching.result import WatchResult
 from regard.watching.torch_attention import SdpaInterceptor
+from regard.watching.unsupported import label
 
 
 class WatchBlock(ABC):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from threading import get_ident
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +15,7 @@ from regard.ops import AttentionOutput, WeightMatrix
 from regard.ops.measures import Measure
 from regard.watching.block import WatchBlock
 from regard.watching.call import AttentionCall, CallIdentity, Continuation
+from regard.watching.forward_pass import ForwardPass
 from regard.watching.interventions import Interventions
 from regard.watching.layer_recorder import LayerRecorder
 from regard.watching.module_inspection import (
@@ -29,11 +27,11 @@ from regard.watching.module_inspection import (
     is_of_transformers,
     uses_only_attention_interface,
 )
-from regard.watching.refusals import OWN_CODE, label, remedy, why_no_attention
 from regard.watching.result import LayerKey, Recorders, WatchResult
 from regard.watching.retention import Retention
 from regard.watching.torch_attention import SdpaInterceptor, check_inputs
 from regard.watching.transformers_masks import MaskRegistry
+from regard.watching.unsupported import OWN_CODE, label, remedy, why_no_attention
 
 
 class Listener(WatchBlock):
@@ -65,8 +63,7 @@ class Listener(WatchBlock):
         self._measures, self._retention = measures, retention
         self._layer_names, self._heads, self._joins_steps = layers, heads, joins_steps
         self._kinds: dict[int, AttentionKind] = {}
-        self._sdpa_suspended = False
-        self._thread = get_ident()
+        self.forward = ForwardPass()
 
     def _open(self) -> None:
         modules = dict(self.model.named_modules())
@@ -77,15 +74,8 @@ class Listener(WatchBlock):
         self.result = WatchResult(self.model)
         self._recordings = self.result._recordings
         self.interventions.reset()
-        self._module_stack: list[nn.Module] = []
-        self._num_calls, self._num_calls_at_entry = 0, list[int]()
-        self._call_counts: Counter[int] = Counter()  # of each module, in this forward pass
-        self._recorded_this_forward: dict[LayerKey, None] = {}  # in order
-        self._continuation_decided = False
-        self._last_call: CallIdentity | None = None
-        self._self_attention: tuple[int, int, Tensor | None] | None = None  # queries of the last: see locate_queries
+        self.forward = ForwardPass()
         self._modules_run: set[int] = set()
-        self._multiplies_softmax: set[int] = set()
         self._not_recorded: dict[str, nn.Module] = {}
         self._ran_backward = False
         # Hooks take time; where SDPA is intercepted, any module may call it.
@@ -120,25 +110,6 @@ class Listener(WatchBlock):
                 "or it fails with a CheckpointError"
             )
 
-    @property
-    def current_module(self) -> nn.Module:
-        """The innermost module that is running."""
-        return self._module_stack[-1]
-
-    @property
-    def intercepts_sdpa(self) -> bool:
-        """Whether calls of SDPA are to be recorded: not those within a module that is recorded as a whole."""
-        return not self._sdpa_suspended and not any(isinstance(module, REGARD_LAYERS) for module in self._module_stack)
-
-    @contextmanager
-    def suspend_sdpa(self) -> Iterator[None]:
-        """Do not record calls of SDPA."""
-        before, self._sdpa_suspended = self._sdpa_suspended, True
-        try:
-            yield
-        finally:
-            self._sdpa_suspended = before
-
     def attention_kind(
         self, module: nn.Module, is_causal: bool = False, shape: tuple[int, int] | None = None
     ) -> AttentionKind:
@@ -151,7 +122,7 @@ class Listener(WatchBlock):
         """
         if id(module) not in self._kinds:
             name, is_causal = self.module_names[id(module)], is_causal or self.masks.is_causal(shape)
-            self._kinds[id(module)] = attention_kind(name, module, self._module_stack, is_causal)
+            self._kinds[id(module)] = attention_kind(name, module, self.forward.modules, is_causal)
         return self._kinds[id(module)]
 
     def ignores(self, module: nn.Module) -> bool:
@@ -165,11 +136,6 @@ class Listener(WatchBlock):
     def set_kind(self, module: nn.Module, kind: AttentionKind) -> None:
         """Set the kind of a layer, whatever its name."""
         self._kinds[id(module)] = kind
-
-    def note_softmax_product(self) -> None:
-        """The running module multiplies by the result of a softmax."""
-        if self.intercepts_sdpa and self._module_stack:
-            self._multiplies_softmax.add(id(self.current_module))
 
     def record_unchangeable(
         self, module: nn.Module, call: AttentionCall, mask: Tensor | None, *, separate_layers: bool = False
@@ -186,16 +152,8 @@ class Listener(WatchBlock):
                 "interventions need a model of transformers"
             )
         kind = self.attention_kind(module)
-        self.locate_queries(kind, call)
+        self.forward.locate_queries(kind, call)
         self.record(module, kind, call, mask, separate_layers=separate_layers)
-
-    def locate_queries(self, kind: AttentionKind, call: AttentionCall) -> None:
-        """Give the queries of cross-attention the positions and the padding that they had in self-attention."""
-        count = call.query.shape[2]
-        if kind != "cross":
-            self._self_attention = count, call.q_offset, call.valid_queries
-        elif self._self_attention is not None and self._self_attention[0] == count:
-            _, call.q_offset, call.valid_queries = self._self_attention
 
     def record(
         self,
@@ -218,22 +176,22 @@ class Listener(WatchBlock):
         Returns:
             WeightMatrix: Of this call; None if the module is not to be recorded.
         """
-        self._num_calls += 1
-        name = self.module_names[id(module)]
+        forward, name = self.forward, self.module_names[id(module)]
+        forward.num_calls += 1
         if not self._retention.keep_values:
             call.value = None
         if not self._is_recorded(name):
             return None
         in_backward = _in_backward()
         identity = CallIdentity(module, call, mask)
-        if identity == self._last_call:
+        if identity == forward.last_call:
             if self._recordings and not in_backward:
                 next(reversed(self._recordings[-1].values())).repeat()
             return call.weights
-        self._last_call = identity
-        index = max(self._call_counts[id(module)], 1)
+        forward.last_call = identity
+        index = max(forward.entries[id(module)], 1)
         joined = self._find_step_before(name, call)
-        while separate_layers and joined is None and (name, index) in self._recorded_this_forward:
+        while separate_layers and joined is None and (name, index) in forward.recorded:
             index += 1
         key = joined or (name, index)
         if self._heads is not None:
@@ -251,56 +209,49 @@ class Listener(WatchBlock):
         if key not in recorders:
             name = name if key[1] == 1 else f"{name}#{key[1]}"
             recorders[key] = LayerRecorder(name, kind, self._measures, self._retention, self._heads)
-        elif key in self._recorded_this_forward and joined is None:
+        elif key in forward.recorded and joined is None:
             continuation = "chunk"
         else:
             continuation = "new_queries" if kind == "cross" else "new_tokens"
-        self._recorded_this_forward[key] = None
+        forward.recorded[key] = None
         return recorders[key].add(call, continuation)
 
     def _find_step_before(self, name: str, call: AttentionCall) -> LayerKey | None:
         """The layer of this forward pass that a call of torch's attention continues, if steps are to be joined."""
         if not self._joins_steps or not call.has_assumed_positions:
             return None
-        keys = [key for key in self._recorded_this_forward if key[0] == name]
+        keys = [key for key in self.forward.recorded if key[0] == name]
         return next((key for key in keys if self._recordings[-1][key].is_continued_by(call)), None)
 
     def before_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if self._module_stack and self._thread != get_ident():
+        forward = self.forward
+        if forward.modules and not forward.is_in_this_thread:
             raise InvalidArgument(
                 f"{type(self.model).__name__} is being watched and runs in two threads at once; call it from one"
             )
-        if not self._module_stack:
+        if not forward.modules:
             if torch.compiler.is_exporting():
                 raise InvalidArgument(f"{type(self.model).__name__} is being watched; export it after the watch")
-            self._thread = get_ident()
             self.masks.on_forward_start()
-            self._call_counts.clear()
-            self._recorded_this_forward.clear()
-            self._multiplies_softmax.clear()
-            self._continuation_decided = False
-            if not _in_backward():
-                self._self_attention = None
+            forward = self.forward = ForwardPass(forward.self_attention if _in_backward() else None)
             self._attached.enter_mode()
-        self._module_stack.append(module)
-        self._call_counts[id(module)] += 1
+        forward.enter(module)
         self._modules_run.add(id(module))
-        self._num_calls_at_entry.append(self._num_calls)
         if isinstance(module, nn.MultiheadAttention):
             check_inputs(type(module).__name__, *args)
 
     def after_forward(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if not self._module_stack or self._thread != get_ident():  # the watch ended meanwhile, or two threads
+        forward = self.forward
+        if not forward.modules or not forward.is_in_this_thread:  # the watch ended meanwhile, or two threads
             return
         try:
             if output is not None:  # it is None if forward raised
                 self._record_output(module, args, kwargs, output)
-                if len(self._module_stack) == 1:
+                if len(forward.modules) == 1:
                     self._compare_batches(module, args, kwargs, output)
         finally:
-            self._module_stack.pop()
-            self._num_calls_at_entry.pop()
-            if not self._module_stack:
+            forward.leave()
+            if not forward.modules:
                 self._end_forward()
 
     def _record_output(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -310,15 +261,15 @@ class Listener(WatchBlock):
         if self._layer_names is not None:
             return
         name = self.module_names[id(module)]
-        if id(module) in self._multiplies_softmax:
+        if id(module) in self.forward.softmax_products:
             self._not_recorded[name] = module
-        if self._num_calls == self._num_calls_at_entry[-1] and computes_own_softmax(type(module)):
+        if computes_own_softmax(type(module)) and not self.forward.has_called_attention:
             raise InvalidArgument(f"{label(name, module)}: {OWN_CODE}{remedy(self.model, type(module), kwargs)}")
 
     def _compare_batches(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """Notice layers whose batch is not that of the model's inputs: windows of an image, or several images."""
         sizes = batch_sizes(module, args, kwargs, output)
-        for key in self._recorded_this_forward:
+        for key in self.forward.recorded:
             recorder = self._recordings[-1][key]
             recorder.has_own_batch = bool(sizes) and recorder.batch_size not in sizes | {1}
 
@@ -333,14 +284,13 @@ class Listener(WatchBlock):
         return why_no_attention(self.model, self._modules_run)
 
     def _abort_forward(self) -> None:
-        if self._module_stack:  # torch calls no hooks after Ctrl-C
-            self._module_stack.clear()
-            self._num_calls_at_entry.clear()
+        if self.forward.modules:  # torch calls no hooks after Ctrl-C
+            self.forward.abort()
             self._end_forward()
 
     def _end_forward(self) -> None:
         self.masks.on_forward_end()
-        self._last_call = None
+        self.forward.last_call = None
         self._attached.leave_mode()
 
     def _recorders_for(self, key: LayerKey, call: AttentionCall, kind: AttentionKind) -> Recorders:
@@ -354,21 +304,21 @@ class Listener(WatchBlock):
         """
         if not self._recordings:
             self._recordings.append({})
-        recorders = self._recordings[-1]
-        if key in self._recorded_this_forward or self._continuation_decided:
+        recorders, forward = self._recordings[-1], self.forward
+        if key in forward.recorded or forward.is_continuation_decided:
             return recorders
         if key in recorders:
-            self._continuation_decided = True
+            forward.is_continuation_decided = True
             is_ambiguous = any(each[key].is_continued_by(call) for each in self._recordings[:-1] if key in each)
             continues = recorders[key].is_continued_by(call, compare_keys=is_ambiguous)
             continues &= self._joins_steps or not call.has_assumed_positions
         else:
-            is_whole = not self._recorded_this_forward and self._module_stack[0] is self.model
+            is_whole = not forward.recorded and forward.modules[:1] == [self.model]
             continues = not (is_whole and any(recorder.kind == kind for recorder in recorders.values()))
         if not continues:
             for recorder in recorders.values():
                 recorder.flush()
-            self._recordings.append({each: recorders.pop(each) for each in self._recorded_this_forward})
+            self._recordings.append({each: recorders.pop(each) for each in forward.recorded})
         return self._recordings[-1]
 
 

@@ -53,7 +53,7 @@ class SdpaInterceptor(TorchFunctionMode):
             return result
         if isinstance(result, Tensor) and result.ndim > 2:
             self._follow_softmax(listener, getattr(func, "__name__", ""), args, result)
-        if not listener.intercepts_sdpa:
+        if not listener.forward.intercepts_sdpa:
             return result
         if func is scaled_dot_product_attention:
             _record_sdpa(listener, {"is_causal": False} | dict(zip(_SDPA_ARGS, args, strict=False)) | kwargs)
@@ -67,7 +67,7 @@ class SdpaInterceptor(TorchFunctionMode):
             self._softmax_results[result] = True
         elif self._softmax_results and any(each in self._softmax_results for each in _tensors_in(args)):
             if name.strip("_") in MATRIX_PRODUCTS:
-                listener.note_softmax_product()
+                listener.forward.note_softmax_product()
             elif result.shape == args[0].shape and name in SAME_ENTRIES:
                 self._softmax_results[result] = True
 
@@ -75,7 +75,7 @@ class SdpaInterceptor(TorchFunctionMode):
 def _record_multi_head(listener: Listener, args: Any, kwargs: Any) -> None:
     bound = _MULTI_HEAD.bind(*args, **kwargs)
     bound.apply_defaults()
-    arguments, module = bound.arguments, listener.current_module
+    arguments, module = bound.arguments, listener.forward.modules[-1]
     if arguments["query"].shape[:-1] != arguments["key"].shape[:-1]:
         listener.set_kind(module, "cross")
     call, mask = _call_from_multihead_attention(arguments), arguments["attn_mask"]
@@ -83,7 +83,7 @@ def _record_multi_head(listener: Listener, args: Any, kwargs: Any) -> None:
 
 
 def _record_sdpa(listener: Listener, arguments: dict[str, Any]) -> None:
-    module = listener.current_module
+    module = listener.forward.modules[-1]
     if listener.ignores(module):
         return
     check_inputs(type(module).__name__, arguments["query"], arguments["key"])

@@ -122,13 +122,13 @@ def _wrap(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
             if listener.ignores(module):
                 return function(module, query, key, value, attention_mask, *rest, **options)
             raise
-        listener.locate_queries(kind, call)
+        listener.forward.locate_queries(kind, call)
         if kind == "cross" and not isinstance(call.request.mask, Window):  # each step has the position of its row
             call.request = replace(call.request, offset=call.q_offset)
         call.value = as_prefix(cast_value, call.num_prefix_keys, 2)
         layer = listener.module_names[id(module)]
         mask = listener.interventions.knock_out(layer, attention_mask, call, adds=name == "eager")
-        with listener.suspend_sdpa():  # the function may call SDPA itself
+        with listener.forward.suspend_sdpa():  # the function may call SDPA itself
             output, weights = function(module, query, key, value, mask, *rest, **options)
             lazy_weights = listener.record(module, kind, call, attention_mask)
         if weights is None and not call.num_prefix_keys:  # the model would expect another order

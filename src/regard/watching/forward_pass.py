@@ -1,0 +1,100 @@
+"""ForwardPass: what a watch knows of the forward pass that is running, and forgets when the next one starts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import get_ident
+
+from torch import Tensor, nn
+
+from regard.analysis.layer import AttentionKind
+from regard.watching.call import AttentionCall, CallIdentity
+from regard.watching.module_inspection import REGARD_LAYERS
+from regard.watching.result import LayerKey
+
+
+@dataclass(eq=False)
+class ForwardPass:
+    """One forward pass of a model, or of a checkpointed layer in a backward pass.
+
+    Args:
+        self_attention: The number of queries, the offset and the valid queries of the last self-attention; of the
+            forward pass before, if a checkpointed layer computes again.
+
+    Attributes:
+        modules: The modules that are running, the innermost last.
+        entries: How often each module was entered, by id.
+        recorded: The layers that were recorded, in order.
+        num_calls: The number of attention calls.
+        last_call: What the last call was, while the model runs.
+        is_continuation_decided: Whether it is known which recording the forward pass belongs to.
+        softmax_products: The ids of modules that multiply by the result of a softmax.
+    """
+
+    self_attention: tuple[int, int, Tensor | None] | None = None
+    modules: list[nn.Module] = field(default_factory=list[nn.Module])
+    entries: Counter[int] = field(default_factory=Counter[int])
+    recorded: dict[LayerKey, None] = field(default_factory=dict[LayerKey, None])
+    num_calls: int = 0
+    last_call: CallIdentity | None = None
+    is_continuation_decided: bool = False
+    softmax_products: set[int] = field(default_factory=set[int])
+    _num_calls_at_entry: list[int] = field(default_factory=list[int])
+    _is_sdpa_suspended: bool = False
+    _thread: int = field(default_factory=get_ident)
+
+    @property
+    def is_in_this_thread(self) -> bool:
+        """Whether the thread that runs now is the one in which it began."""
+        return self._thread == get_ident()
+
+    def enter(self, module: nn.Module) -> None:
+        """A module starts to run."""
+        self.modules.append(module)
+        self.entries[id(module)] += 1
+        self._num_calls_at_entry.append(self.num_calls)
+
+    def leave(self) -> None:
+        """The innermost module has run."""
+        self.modules.pop()
+        self._num_calls_at_entry.pop()
+
+    def abort(self) -> None:
+        """All modules ended, because of an interrupt."""
+        self.modules.clear()
+        self._num_calls_at_entry.clear()
+
+    @property
+    def has_called_attention(self) -> bool:
+        """Whether there was an attention call in the innermost module."""
+        return self.num_calls > self._num_calls_at_entry[-1]
+
+    @property
+    def intercepts_sdpa(self) -> bool:
+        """Whether calls of SDPA are to be recorded: not those within a module that is recorded as a whole."""
+        return not self._is_sdpa_suspended and not any(isinstance(module, REGARD_LAYERS) for module in self.modules)
+
+    @contextmanager
+    def suspend_sdpa(self) -> Iterator[None]:
+        """Do not record calls of SDPA."""
+        before, self._is_sdpa_suspended = self._is_sdpa_suspended, True
+        try:
+            yield
+        finally:
+            self._is_sdpa_suspended = before
+
+    def note_softmax_product(self) -> None:
+        """The innermost module multiplies by the result of a softmax."""
+        if self.modules and self.intercepts_sdpa:
+            self.softmax_products.add(id(self.modules[-1]))
+
+    def locate_queries(self, kind: AttentionKind, call: AttentionCall) -> None:
+        """Give the queries of cross-attention the positions and the padding that they had in self-attention."""
+        count = call.query.shape[2]
+        if kind != "cross":
+            self.self_attention = count, call.q_offset, call.valid_queries
+        elif self.self_attention is not None and self.self_attention[0] == count:
+            _, call.q_offset, call.valid_queries = self.self_attention
