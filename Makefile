@@ -3,7 +3,7 @@ PYTHON ?= python3
 WORKERS ?= auto
 BIN := .venv/bin
 SCRIPTS := tests/explore/js
-CPP := $(wildcard src/regard/ops/kernels/native/csrc/*)
+CPP := $(wildcard src/regard/ops/kernels/native/csrc/*.* src/regard/ops/kernels/native/csrc/*/*.h)
 
 IT := layer=encoder.2&head=0&token=source.9&sort=selection
 

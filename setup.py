@@ -85,7 +85,7 @@ setup(
         Extension(
             f"regard.ops.kernels.native.lib.{level}",
             sources=[str(path) for path in sorted(FOLDER.glob("*.cpp"))],
-            depends=["setup.py", *(str(path) for path in sorted(FOLDER.glob("*.h")))],
+            depends=["setup.py", *(str(path) for path in sorted(FOLDER.rglob("*.h")))],
             extra_compile_args=[*FLAGS, *flags],
             extra_link_args=["-pthread"],
             language="c++",

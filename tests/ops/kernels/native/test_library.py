@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ import pytest
 
 import regard
 from helpers.ops.native_library import FLAGS, FOLDER, SOURCES, copy_package, python
-from regard.ops.kernels.native.library import LEVELS, Library, library
+from regard.ops.kernels.native.library import KINDS, LEVELS, Call, Library, LinearCall, library
 
 pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"native: {library()}")
 BUILT = Path(regard.__file__).parent / FOLDER
@@ -121,6 +122,25 @@ def outdated(folder: Path) -> None:
     subprocess.run([compiler, "-shared", "-fPIC", source, "-o", folder / "baseline.so"], check=True)
 
 
+def other_kinds(folder: Path) -> None:
+    """A library with another order of measures."""
+    folder.mkdir()
+    compiler = shutil.which("g++") or pytest.skip("there is no g++")
+    kinds = KINDS.replace("ENTROPY LSE", "LSE ENTROPY")
+    assert kinds != KINDS
+    call_bytes = ctypes.sizeof(Call) + ctypes.sizeof(LinearCall)
+    functions = f"""
+        int regard_level() {{ return 0; }}
+        int regard_run() {{ return 0; }}
+        int regard_linear() {{ return 0; }}
+        int regard_call_bytes() {{ return {call_bytes}; }}
+        const char* regard_kinds() {{ return "{kinds}"; }}
+    """
+    source = folder / "other_kinds.cpp"
+    source.write_text(f'extern "C" {{ {functions} }}')
+    subprocess.run([compiler, "-shared", "-fPIC", source, "-o", folder / "baseline.so"], check=True)
+
+
 def only_baseline(folder: Path) -> None:
     folder.mkdir()
     shutil.copy(BUILT / "baseline.so", folder)
@@ -146,6 +166,7 @@ def everything(folder: Path) -> None:
         (corrupt, "", "its library cannot be loaded"),
         (foreign, "", "its library cannot be loaded (baseline.so was built from other sources)"),
         (outdated, "", "its library cannot be loaded (baseline.so was built from other sources)"),
+        (other_kinds, "", "its library cannot be loaded (baseline.so was built from other sources)"),
         (unreadable, "", "its library cannot be loaded"),
         (only_baseline, "avx2", "its library for avx2 cannot be loaded (avx2.so was not built)"),
         (everything, "avx9", "REGARD_ISA=avx9, but this processor has baseline"),

@@ -11,9 +11,11 @@ from torch import Tensor
 
 from regard.ops.kernels.native.library import (
     DTYPES,
+    MaskKind,
     MaskStep,
     MaskSteps,
     Matrix,
+    ScoreKind,
     ScoreStep,
     Strided,
     strided,
@@ -23,8 +25,6 @@ from regard.ops.request import AttentionRequest
 from regard.ops.scores import Alibi, Bias, RelativeKey, ScaledDotProduct, Score, Sinks, SoftCap, Sum, T5RelativeBias
 from regard.ops.tile import Shape
 
-WINDOW, RANGES, SAME, CELLS, AND, OR, NOT = range(7)  # MaskKind in csrc/call.h
-ADD_CELLS, ADD_DISTANCES, ADD_RELATIVE, SOFT_CAP = range(4)  # ScoreKind
 UNLIMITED = -(2**63)
 MAX_MASK_DEPTH = 16
 """As in csrc/mask.h: how many masks a row has to remember at once."""
@@ -103,18 +103,18 @@ class Encoder:
 
     def _window(self, mask: Window, shape: Shape, positions: Positions) -> list[MaskStep]:
         left, right = (UNLIMITED if limit is None else limit for limit in (mask.left, mask.right))
-        return [MaskStep(WINDOW, left, right)]
+        return [MaskStep(MaskKind.WINDOW, left, right)]
 
     def _padding(self, mask: Padding, shape: Shape, positions: Positions) -> list[MaskStep]:
         value = mask.lengths_or_mask
         if mask.has_lengths:
-            return [MaskStep(RANGES, second=self.strided(value.to(torch.int64)[:, None, None, None]))]
-        return [MaskStep(CELLS, first=self.strided(value[:, None, None, :]))]
+            return [MaskStep(MaskKind.RANGES, second=self.strided(value.to(torch.int64)[:, None, None, None]))]
+        return [MaskStep(MaskKind.DENSE, first=self.strided(value[:, None, None, :]))]
 
     def _prefix(self, mask: Prefix, shape: Shape, positions: Positions) -> list[MaskStep]:
         lengths = torch.as_tensor(mask.lengths, dtype=torch.int64, device="cpu").expand(shape[0])[:, None, None, None]
-        prefix = MaskStep(RANGES, second=self.strided(lengths))
-        return [prefix, MaskStep(WINDOW, UNLIMITED, 0), MaskStep(OR)]
+        prefix = MaskStep(MaskKind.RANGES, second=self.strided(lengths))
+        return [prefix, MaskStep(MaskKind.WINDOW, UNLIMITED, 0), MaskStep(MaskKind.OR)]
 
     def _documents(self, mask: Documents, shape: Shape, positions: Positions) -> list[MaskStep]:
         of_key = mask.document_ids.to(torch.int64)
@@ -127,7 +127,7 @@ class Encoder:
             of_query = mask.query_document_ids.to(torch.int64)
         # No query attends to a key with a negative id: such a key becomes -1, such a query -2.
         of_key, of_query = of_key.clamp(min=-1), of_query.where(of_query >= 0, -2)
-        return [MaskStep(SAME, first=self._ids(of_query, 2), second=self._ids(of_key, 3))]
+        return [MaskStep(MaskKind.SAME_DOCUMENT, first=self._ids(of_query, 2), second=self._ids(of_key, 3))]
 
     def _ids(self, ids: Tensor, axis: int) -> Strided:
         """The ids of queries (axis 2) or keys (axis 3), (tokens,) or (batch or 1, tokens)."""
@@ -138,26 +138,26 @@ class Encoder:
         steps: list[MaskStep] = []
         for number, (start, stop) in enumerate(zip(mask.starts.unbind(-1), mask.stops.unbind(-1), strict=True)):
             first, second = (self.strided(each.to(torch.int64)[..., None]) for each in (start, stop))
-            steps.append(MaskStep(RANGES, first=first, second=second))
+            steps.append(MaskStep(MaskKind.RANGES, first=first, second=second))
             if number:
-                steps.append(MaskStep(OR))
+                steps.append(MaskStep(MaskKind.OR))
         return steps
 
     def _dense(self, mask: DenseMask, shape: Shape, positions: Positions) -> list[MaskStep]:
-        return [MaskStep(CELLS, first=self.strided(mask.tensor.expand(shape)))]
+        return [MaskStep(MaskKind.DENSE, first=self.strided(mask.tensor.expand(shape)))]
 
     def _and(self, mask: And, shape: Shape, positions: Positions) -> list[MaskStep]:
-        return [*self._both(mask, shape, positions), MaskStep(AND)]
+        return [*self._both(mask, shape, positions), MaskStep(MaskKind.AND)]
 
     def _or(self, mask: Or, shape: Shape, positions: Positions) -> list[MaskStep]:
-        return [*self._both(mask, shape, positions), MaskStep(OR)]
+        return [*self._both(mask, shape, positions), MaskStep(MaskKind.OR)]
 
     def _both(self, mask: And | Or, shape: Shape, positions: Positions) -> list[MaskStep]:
         left, right = (self._mask_steps(part, shape, positions) for part in (mask.left, mask.right))
         return [*left, *right]
 
     def _not(self, mask: Not, shape: Shape, positions: Positions) -> list[MaskStep]:
-        return [*self._mask_steps(mask.mask, shape, positions), MaskStep(NOT)]
+        return [*self._mask_steps(mask.mask, shape, positions), MaskStep(MaskKind.NOT)]
 
     mask_encoders: ClassVar[dict[type[Mask], Callable[..., list[MaskStep]]]] = {
         Window: _window,
@@ -180,15 +180,15 @@ class Encoder:
 
     def _score_step(self, score: Score, shape: Shape, offset: int) -> ScoreStep:
         if isinstance(score, SoftCap):
-            return ScoreStep(SOFT_CAP, cap=score.cap)
+            return ScoreStep(ScoreKind.SOFT_CAP, cap=score.cap)
         shift = offset + shape[2] - 1
         if isinstance(score, Bias):
-            kind, values = ADD_CELLS, score.tensor.to(torch.float32).expand(shape)
+            kind, values = ScoreKind.ADD_BIAS, score.tensor.to(torch.float32).expand(shape)
         elif isinstance(score, RelativeKey):
-            kind, shift, table = ADD_RELATIVE, score.table.shape[-2] // 2, score.table.to(torch.float32)
+            kind, shift, table = ScoreKind.ADD_RELATIVE, score.table.shape[-2] // 2, score.table.to(torch.float32)
             values = table[None, None] if table.ndim == 2 else table[None]
         else:
-            kind, values = ADD_DISTANCES, by_distance(score, shape, offset)[None, :, None].contiguous()
+            kind, values = ScoreKind.ADD_DISTANCES, by_distance(score, shape, offset)[None, :, None].contiguous()
         gradient = self._score_gradients.get(id(score))
         if gradient is None:
             return ScoreStep(kind, shift=shift, values=self.strided(values))

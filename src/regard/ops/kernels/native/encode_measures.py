@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.ops.indexing import SelectCells
 from regard.ops.kernels.base import KernelInputs
 from regard.ops.kernels.native.encode import MASKS, SCORES, Encoder, unsupported_request
-from regard.ops.kernels.native.library import DTYPES, MeasureCall, Strided
+from regard.ops.kernels.native.library import DTYPES, MeasureCall, MeasureKind, Strided
 from regard.ops.masks import Mask
 from regard.ops.measures import (
     BlockMean,
@@ -33,10 +33,6 @@ from regard.ops.measures import (
 from regard.ops.request import AttentionRequest
 from regard.ops.scores import Score
 from regard.ops.tree import subtrees
-
-# MeasureKind in csrc/call.h
-ENTROPY, LSE, MAX, MEAN_DISTANCE, MASS, DIAGONAL, HISTOGRAM, TOP, DIVERGENCE, CELLS_OF_ROWS = range(10)
-RECEIVED, TRANSPOSED, BLOCK_MEANS, GROUPS = range(10, 14)
 
 MAX_TOP = 64
 """With more keys per row, sorting takes longer than all else."""
@@ -88,7 +84,12 @@ def _transposed(
     values = encoder.strided(measure.rows if measure.rows.dtype in DTYPES else measure.rows.to(torch.float32))
     by_chunk = _by_chunk(encoder, request, chunks, columns)
     yield MeasureCall(
-        TRANSPOSED, width=columns, values=values, result=result.data_ptr(), by_chunk=by_chunk, stride=columns
+        MeasureKind.TRANSPOSED,
+        width=columns,
+        values=values,
+        result=result.data_ptr(),
+        by_chunk=by_chunk,
+        stride=columns,
     )
 
 
@@ -98,7 +99,7 @@ def _column(
     """The sum of the rows, each times a weight, (batch, heads, queries, 1)."""
     values = Strided() if rows is None else encoder.strided(rows)
     by_chunk = _by_chunk(encoder, request, chunks, 1)
-    return MeasureCall(RECEIVED, values=values, result=address, by_chunk=by_chunk, stride=stride)
+    return MeasureCall(MeasureKind.RECEIVED, width=1, values=values, result=address, by_chunk=by_chunk, stride=stride)
 
 
 def _by_chunk(encoder: Encoder, request: AttentionRequest, chunks: int, columns: int) -> int | None:
@@ -114,7 +115,7 @@ def _mass(
     encoder: Encoder, measure: Mass, results: list[Tensor], request: AttentionRequest, chunks: int
 ) -> Iterator[MeasureCall]:
     mask = encoder.mask(measure.mask, request.shape, request.offset, request.rows)
-    yield MeasureCall(MASS, mask=mask, result=results[0].data_ptr())
+    yield MeasureCall(MeasureKind.MASS, mask=mask, result=results[0].data_ptr())
 
 
 def _groups(
@@ -124,7 +125,7 @@ def _groups(
     query_groups, key_groups = (torch.atleast_2d(g).to(torch.int64) for g in (measure.query_groups, measure.key_groups))
     height, width = measure.num_groups
     yield MeasureCall(
-        GROUPS,
+        MeasureKind.GROUP_POOL,
         height=height,
         width=width,
         values=encoder.strided(measure.row_shares()[:, None, :, None]),
@@ -139,7 +140,7 @@ def _divergence(
 ) -> Iterator[MeasureCall]:
     other = encoder.keep(encoder.matrix(measure.request))
     lse = encoder.strided(measure.lse.to(torch.float32)[..., None])
-    yield MeasureCall(DIVERGENCE, values=lse, other=ctypes.pointer(other), result=results[0].data_ptr())
+    yield MeasureCall(MeasureKind.DIVERGENCE, values=lse, other=ctypes.pointer(other), result=results[0].data_ptr())
 
 
 def _cells(
@@ -148,23 +149,23 @@ def _cells(
     assert isinstance(measure.keys, slice)
     start, stop, _ = measure.keys.indices(request.shape[3])
     width = max(stop - start, 0)
-    yield MeasureCall(CELLS_OF_ROWS, number=start, width=width, result=results[0].data_ptr())
+    yield MeasureCall(MeasureKind.SELECT, number=start, width=width, result=results[0].data_ptr())
 
 
 _ENCODERS: dict[type[Measure], Callable[..., Iterator[MeasureCall]]] = {
-    Entropy: _numbers(ENTROPY),
-    LogSumExp: _numbers(LSE),
-    Max: _numbers(MAX),
-    MeanDistance: _numbers(MEAN_DISTANCE),
+    Entropy: _numbers(MeasureKind.ENTROPY),
+    LogSumExp: _numbers(MeasureKind.LSE),
+    Max: _numbers(MeasureKind.MAX),
+    MeanDistance: _numbers(MeasureKind.MEAN_DISTANCE),
     Mass: _mass,
-    Diagonal: _numbers(DIAGONAL, "offset"),
-    DistanceHistogram: _numbers(HISTOGRAM, "max_distance"),
-    TopK: _numbers(TOP, "k"),
+    Diagonal: _numbers(MeasureKind.DIAGONAL, "offset"),
+    DistanceHistogram: _numbers(MeasureKind.HISTOGRAM, "max_distance"),
+    TopK: _numbers(MeasureKind.TOPK, "k"),
     KLDivergence: _divergence,
     SelectCells: _cells,
     Received: _received,
     TransposedProduct: _transposed,
-    BlockMean: _numbers(BLOCK_MEANS, "block_size"),
+    BlockMean: _numbers(MeasureKind.BLOCK_MEAN, "block_size"),
     GroupPool: _groups,
 }
 MEASURES = frozenset(_ENCODERS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from enum import IntEnum
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,23 @@ MIN_WORK_PER_THREAD = 2**17
 MAX_WORK = 2**33
 """Multiply-adds after which Python can notice Ctrl-C: less than a second on one core."""
 
+
+MaskKind = IntEnum("MaskKind", "WINDOW RANGES SAME_DOCUMENT DENSE AND OR NOT", start=0)
+"""Steps of a mask, as in csrc/call.h."""
+
+ScoreKind = IntEnum("ScoreKind", "ADD_BIAS ADD_DISTANCES ADD_RELATIVE SOFT_CAP", start=0)
+"""Steps of a score, as in csrc/call.h."""
+
+MeasureKind = IntEnum(
+    "MeasureKind",
+    "ENTROPY LSE MAX MEAN_DISTANCE MASS DIAGONAL HISTOGRAM TOPK DIVERGENCE SELECT RECEIVED TRANSPOSED BLOCK_MEAN "
+    "GROUP_POOL",
+    start=0,
+)
+"""Measures, as in csrc/measures/all.h."""
+
+KINDS = " ".join(kind.name for kinds in (MaskKind, ScoreKind, MeasureKind) for kind in kinds)
+"""The names of all kinds by their numbers, as `regard_kinds` returns them."""
 
 INT, POINTER = ctypes.c_int64, ctypes.c_void_p
 
@@ -92,7 +110,7 @@ class Call(ctypes.Structure):
         *(("measure_count", INT), ("measures", ctypes.POINTER(MeasureCall))),
         *(("dropout", ctypes.c_double), ("seed", ctypes.c_uint64)),
         *((name, INT) for name in ("chunks", "chunk_rows", "cache_bytes", "sums_batch", "sums_heads")),
-        ("output_gradient", Strided),
+        *(("output_gradient", Strided), ("saved_output", Strided), ("saved_lse", POINTER)),
         *((name, POINTER) for name in ("query_gradient", "key_gradient", "value_gradient", "sinks_gradient")),
         *((name, POINTER) for name in ("key_total", "value_total")),
     ]
@@ -206,10 +224,14 @@ def _load(level: str) -> ctypes.CDLL:
         raise OSError(f"{path.name} was not built")
     loaded = ctypes.CDLL(str(path))
     try:
-        call_bytes = loaded.regard_call_bytes()
+        loaded.regard_kinds.restype = ctypes.c_char_p
+        is_current = (
+            loaded.regard_call_bytes() == ctypes.sizeof(Call) + ctypes.sizeof(LinearCall)
+            and loaded.regard_kinds().decode().split() == KINDS.split()
+        )
     except AttributeError:
-        call_bytes = None
-    if call_bytes != ctypes.sizeof(Call) + ctypes.sizeof(LinearCall):
+        is_current = False
+    if not is_current:
         raise OSError(f"{path.name} was built from other sources")
     return loaded
 

@@ -17,23 +17,32 @@ struct Strided {
     Dtype dtype;  // of floating-point tensors
 };
 
+// The kinds of steps and their numbers. `regard_kinds` returns the names, by which Python checks that it has the same.
+#define REGARD_ENUMERATE(NAME) NAME,
+#define REGARD_QUOTE(NAME) #NAME " "
+
+#define REGARD_MASK_KINDS(KIND)                                                                     \
+    KIND(WINDOW)        /* keys from position - left to position + right; UNLIMITED for no limit */ \
+    KIND(RANGES)        /* keys from first[b, h, i] to second[b, h, i], exclusive; no data is 0 */  \
+    KIND(SAME_DOCUMENT) /* keys whose second[b, j] is the query's first[b, i] */                    \
+    KIND(DENSE)         /* where first[b, h, i, j] is not 0; bool */                                \
+    KIND(AND) KIND(OR) KIND(NOT)
+
+#define REGARD_SCORE_KINDS(KIND)                                                                     \
+    KIND(ADD_BIAS)      /* + values[b, h, i, j] */                                                   \
+    KIND(ADD_DISTANCES) /* + values[h, j - position + shift] */                                      \
+    KIND(ADD_RELATIVE)  /* + scale * query . values[h, clip(j - position, -shift, shift) + shift] */ \
+    KIND(SOFT_CAP)      /* cap * tanh(score / cap) */
+
 // A step of a mask, in postfix order; `first` and `second` mean what the kind says.
-enum MaskKind : int64_t {
-    WINDOW,  // keys from position - left to position + right; UNLIMITED for no limit
-    RANGES,  // keys from first[b, h, i] to second[b, h, i], exclusive; int64; no data is 0
-    SAME,    // keys whose second[b, j] is the query's first[b, i]; int64
-    CELLS,   // where first[b, h, i, j] is not 0; bool
-    AND,
-    OR,
-    NOT,
-};
+enum MaskKind : int64_t { REGARD_MASK_KINDS(REGARD_ENUMERATE) };
 
 constexpr int64_t UNLIMITED = INT64_MIN;
 
 struct MaskStep {
     MaskKind kind;
     int64_t left, right;
-    Strided first, second;
+    Strided first, second;  // int64, except for DENSE
 };
 
 struct Mask {
@@ -42,12 +51,7 @@ struct Mask {
 };
 
 // A step that changes the scores of a row, in order.
-enum ScoreKind : int64_t {
-    ADD_CELLS,      // + values[b, h, i, j]
-    ADD_DISTANCES,  // + values[h, j - position + shift]
-    ADD_RELATIVE,   // + scale * query . values[h, clip(j - position, -shift, shift) + shift]
-    SOFT_CAP,       // cap * tanh(score / cap)
-};
+enum ScoreKind : int64_t { REGARD_SCORE_KINDS(REGARD_ENUMERATE) };
 
 struct ScoreStep {
     ScoreKind kind;
@@ -55,7 +59,7 @@ struct ScoreStep {
     int64_t shift;
     Strided values;                         // float32
     float* gradient;                        // of the values; null if it is not needed
-    int64_t gradient_batch, gradient_head;  // ADD_CELLS: its strides, 0 where it is a sum
+    int64_t gradient_batch, gradient_head;  // ADD_BIAS: its strides, 0 where it is a sum
 };
 
 // What the weights are made from.
@@ -71,30 +75,10 @@ struct Matrix {
     const float* sinks;  // (heads,), or null
 };
 
-enum MeasureKind : int64_t {
-    // A number, or several, for each row.
-    ENTROPY,
-    LSE,
-    MAX,  // result: the weight, second: the score
-    MEAN_DISTANCE,
-    MASS,           // on the cells of a mask
-    DIAGONAL,       // number: the distance
-    HISTOGRAM,      // number: the largest distance
-    TOP,            // number: k; second: int64 indices
-    DIVERGENCE,     // from another matrix; values: its lse
-    CELLS_OF_ROWS,  // the weights themselves; number: the first key, width: how many
-    // A number for each key.
-    RECEIVED,  // values: float32 weights of the rows; no data is 1
-    // width numbers for each key.
-    TRANSPOSED,  // values: (b, h, i, column)
-    // A matrix of (height, width) for each head.
-    BLOCK_MEANS,  // number: the size of a block
-    GROUPS,       // row_groups (b, h, i), key_groups (b, h, 0, j): int64; values: weights of the rows
-};
-
-// A measure, its results and, in a backward pass, what the result's gradient is.
-struct Measure {
-    MeasureKind kind;
+// A measure, its results and, in a backward pass, what the result's gradient is. Its class in `measures` says what the
+// numbers and tensors mean; the kind is the class's place in the list MEASURES of measures/all.h.
+struct MeasureCall {
+    int64_t kind;
     int64_t number, height, width;
     Strided values, row_groups, key_groups;
     Mask mask;
@@ -103,7 +87,7 @@ struct Measure {
     void* second;
     float* by_chunk;  // of sums over rows, where there are several chunks
     int64_t stride;
-    // Backward: contiguous, float32; null for zero.
+    // Backward: contiguous, float32.
     const float *gradient, *second_gradient;
     float* values_gradient;  // (b, h, i)
 };
@@ -113,7 +97,7 @@ struct Call {
     int64_t value_heads, value_dim;
     Strided value, output;  // value.data is null where there is none
     int64_t measure_count;
-    const Measure* measures;
+    const MeasureCall* measures;
     double dropout;  // probability
     uint64_t seed;
     int64_t chunks, chunk_rows;      // the queries of a head are cut into chunks
@@ -121,6 +105,9 @@ struct Call {
     int64_t sums_batch, sums_heads;  // whether a gradient is a sum over them, so that a task has them all
     // Backward: the output's gradient; sums of float32 by head and chunk, (b, h, chunks, ...), null if not needed.
     Strided output_gradient;
+    // Backward: results of the forward pass, which save computing them again; no data where there are none.
+    Strided saved_output;
+    const float* saved_lse;  // (b, h, queries), with the sinks
     float *query_gradient, *key_gradient, *value_gradient, *sinks_gradient;
     float *key_total, *value_total;  // (b, kv_heads or value_heads, keys, ...)
 };

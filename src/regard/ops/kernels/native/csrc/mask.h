@@ -114,25 +114,26 @@ class MaskRow {
         }
         const int64_t count = std::min<int64_t>(64, keys - first);
         uint64_t bits = 0;
-        if (step.kind == SAME) {
-            const int64_t own = integer(step.first);
+        if (step.kind == SAME_DOCUMENT) {
+            const int64_t document = integer(step.first);
             const int64_t* ids = static_cast<const int64_t*>(step.second.data) + batch * step.second.batch;
-            for (int64_t j = 0; j < count; j++) bits |= uint64_t{ids[(first + j) * step.second.column] == own} << j;
+            for (int64_t j = 0; j < count; j++)
+                bits |= uint64_t{ids[(first + j) * step.second.column] == document} << j;
             return bits;
         }
-        const uint8_t* cells = static_cast<const uint8_t*>(step.first.data) + batch * step.first.batch +
-                               head * step.first.head + row * step.first.row + first * step.first.column;
-        if (step.first.column == 0) return *cells ? ~uint64_t{0} : 0;
+        const uint8_t* allowed = static_cast<const uint8_t*>(step.first.data) + batch * step.first.batch +
+                                 head * step.first.head + row * step.first.row + first * step.first.column;
+        if (step.first.column == 0) return *allowed ? ~uint64_t{0} : 0;
         int64_t j = 0;
         if (step.first.column == 1) {
             for (; j + 8 <= count; j += 8) {  // which of eight bytes are not 0, gathered by a product
                 uint64_t bytes;
-                std::memcpy(&bytes, cells + j, 8);
+                std::memcpy(&bytes, allowed + j, 8);
                 const uint64_t highest = ((bytes & 0x7f7f7f7f7f7f7f7f) + 0x7f7f7f7f7f7f7f7f) | bytes;
                 bits |= ((highest >> 7 & 0x0101010101010101) * 0x0102040810204080 >> 56) << j;
             }
         }
-        for (; j < count; j++) bits |= uint64_t{cells[j * step.first.column] != 0} << j;
+        for (; j < count; j++) bits |= uint64_t{allowed[j * step.first.column] != 0} << j;
         return bits;
     }
 

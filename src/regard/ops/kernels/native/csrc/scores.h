@@ -17,18 +17,18 @@ class Scores {
         : matrix(matrix),
           key_blocks(round_up(matrix.keys, KEY_BLOCK) / KEY_BLOCK),
           max_rows(max_rows),
-          is_paired(HAS_PAIRS && matrix.query.dtype == BFLOAT16 && matrix.key.dtype == BFLOAT16),
-          is_scaled(HAS_AMX && is_paired && is_power_of_two(matrix.scale)),
-          key_floats(!is_paired ? matrix.head_dim : round_up((matrix.head_dim + 1) / 2, HAS_AMX ? AMX_FLOATS : 1)),
+          is_bf16(HAS_BF16 && matrix.query.dtype == BFLOAT16 && matrix.key.dtype == BFLOAT16),
+          is_scaled(HAS_AMX && is_bf16 && is_power_of_two(matrix.scale)),
+          key_floats(!is_bf16 ? matrix.head_dim : round_up((matrix.head_dim + 1) / 2, HAS_AMX ? AMX_FLOATS : 1)),
           queries(allocate(max_rows * matrix.head_dim)),
-          query_pairs(allocate(is_paired ? max_rows * key_floats : 0)),
+          query_bf16_pairs(allocate(is_bf16 ? max_rows * key_floats : 0)),
           keys(allocate(key_blocks * KEY_BLOCK * key_floats)),
           copy(allocate(LANES * key_floats)),
           is_packed(key_blocks),
           masks(max_rows * key_blocks) {
-        if (HAS_AMX && is_paired) {  // what is packed ends before the tiles do
+        if (HAS_AMX && is_bf16) {  // what is packed ends before the tiles do
             std::memset(keys.get(), 0, 4 * key_blocks * KEY_BLOCK * key_floats);
-            std::memset(query_pairs.get(), 0, 4 * max_rows * key_floats);
+            std::memset(query_bf16_pairs.get(), 0, 4 * max_rows * key_floats);
         }
         for (int64_t s = 0; s < matrix.score_steps; s++)
             if (matrix.scores[s].kind == ADD_RELATIVE) relative.resize(2 * matrix.scores[s].shift + 1);
@@ -52,21 +52,21 @@ class Scores {
 
     // Rows of a tensor from `start` to `rows` as panels of PANEL rows, with a row for each feature: panel[f][row].
     //
-    // Rows that are missing are 0, as far as a vector reaches. With `is_paired`, a float is two features in bfloat16.
+    // Rows that are missing are 0, as far as a vector reaches. With `is_bf16`, a float is two features in bfloat16.
     // `copy` has room for LANES rows; a panel has `panel_floats` rows, or as many as there are features.
     static void pack_panels(const Strided& tensor, int64_t b, int64_t h, int64_t start, int64_t rows, int64_t features,
-                            float* to, float* copy, bool is_paired = false, int64_t panel_floats = 0) {
-        const int64_t width = is_paired ? (features + 1) / 2 : features;
-        const bool is_direct = tensor.column == 1 && (is_paired ? features % 2 == 0 : tensor.dtype == FLOAT32);
+                            float* to, float* copy, bool is_bf16 = false, int64_t panel_floats = 0) {
+        const int64_t width = is_bf16 ? (features + 1) / 2 : features;
+        const bool is_direct = tensor.column == 1 && (is_bf16 ? features % 2 == 0 : tensor.dtype == FLOAT32);
         for (int64_t first = start; first < rows; first += LANES) {
             float* panel = to + first / PANEL * PANEL * std::max(width, panel_floats) + first % PANEL;
             const int64_t count = std::min<int64_t>(LANES, rows - first);
             const char* from[LANES];
-            if (!is_direct && is_paired) read_pairs(tensor, b, h, first, first + count, features, copy, width);
-            if (!is_direct && !is_paired) read_rows(tensor, b, h, first, first + count, features, copy, width);
+            if (!is_direct && is_bf16) read_bf16_pairs(tensor, b, h, first, first + count, features, copy, width);
+            if (!is_direct && !is_bf16) read_rows(tensor, b, h, first, first + count, features, copy, width);
             for (int64_t i = 0; i < count; i++) {
-                const int64_t place = place_of(tensor, b, h, first + i) * (tensor.dtype == FLOAT32 ? 4 : 2);
-                from[i] = is_direct ? static_cast<const char*>(tensor.data) + place
+                const int64_t offset = offset_of(tensor, b, h, first + i) * (tensor.dtype == FLOAT32 ? 4 : 2);
+                from[i] = is_direct ? static_cast<const char*>(tensor.data) + offset
                                     : reinterpret_cast<const char*>(copy + i * width);
             }
             int64_t f = 0;
@@ -129,14 +129,14 @@ class Scores {
         for (int64_t j = 0; j < count_keys(a); j += PANEL) {
             const float* panel = keys.get() + (active[a] * KEY_BLOCK + j) * key_floats;
             const int64_t columns = std::min<int64_t>(PANEL, count_keys(a) - j);
-            if (HAS_AMX && is_paired) {
-                multiply_amx(query_pairs.get(), key_floats, panel, PANEL, to + j, width, rows, key_floats, columns,
+            if (HAS_AMX && is_bf16) {
+                multiply_amx(query_bf16_pairs.get(), key_floats, panel, PANEL, to + j, width, rows, key_floats, columns,
                              false);
                 for (int64_t r = 0; r < rows && !is_scaled; r++)
                     for (int64_t i = 0; i < columns; i += LANES)
                         store(to + r * width + j + i, load(to + r * width + j + i) * matrix.scale);
-            } else if (is_paired)
-                multiply_panel<false, true>(query_pairs.get(), key_floats, 1, panel, PANEL, to + j, width, rows,
+            } else if (is_bf16)
+                multiply_panel<false, true>(query_bf16_pairs.get(), key_floats, 1, panel, PANEL, to + j, width, rows,
                                             key_floats, columns, matrix.scale);
             else
                 multiply_panel<false>(queries.get(), key_floats, 1, panel, PANEL, to + j, width, rows, key_floats,
@@ -147,14 +147,14 @@ class Scores {
                 change(matrix.scores[s], r, active[a] * KEY_BLOCK, to + r * width,
                        slopes ? slopes + r * width : nullptr);
         if (!is_full[a])
-            for (int64_t r = 0; r < rows; r++) mask_cells(bits(a, r), to + r * width);
+            for (int64_t r = 0; r < rows; r++) apply_mask(bits(a, r), to + r * width);
     }
 
     // How many keys an active block has.
     int64_t count_keys(size_t a) const { return std::min(KEY_BLOCK, matrix.keys - active[a] * KEY_BLOCK); }
 
-    // How many cells of a row have a key, rounded up to two vectors; the others are 0 or -inf.
-    int64_t count_cells() const {
+    // How many columns of a row have a key, rounded up to two vectors; the others are 0 or -inf.
+    int64_t count_columns() const {
         if (active.empty()) return 0;
         return (active.size() - 1) * KEY_BLOCK + round_up(count_keys(active.size() - 1), 2 * LANES);
     }
@@ -169,6 +169,9 @@ class Scores {
                    : -1;
     }
 
+    // Of a row in a contiguous tensor (batch, heads, queries).
+    int64_t row_offset(int64_t r) const { return (b * matrix.heads + h) * matrix.queries + first + r; }
+
     int64_t head_of_rules(int64_t head) const { return matrix.head_index ? matrix.head_index[head] : head; }
     int64_t row_of_rules(int64_t r) const { return matrix.row_index ? matrix.row_index[first + r] : first + r; }
     int64_t position(int64_t r) const { return row_of_rules(r) + matrix.offset; }
@@ -176,11 +179,11 @@ class Scores {
     const Matrix& matrix;
     const int64_t key_blocks, max_rows;
     int64_t b = 0, h = 0, first = 0, rows = 0;
-    const bool is_paired;  // keys and queries are multiplied in bfloat16
+    const bool is_bf16;    // keys and queries are multiplied in bfloat16
     const bool is_scaled;  // so are the pairs of queries
     const int64_t key_floats;
     FloatArray queries;  // times the scale
-    FloatArray query_pairs;
+    FloatArray query_bf16_pairs;
     FloatArray keys;
     std::vector<int64_t> active;
     std::vector<char> is_full;
@@ -196,14 +199,15 @@ class Scores {
         b = batch, h = head, first = start, rows = count;
         read_rows(matrix.query, b, h, first, first + rows, matrix.head_dim, queries.get(), matrix.head_dim,
                   matrix.scale);
-        if (is_paired)
-            read_pairs(matrix.query, b, h, first, first + rows, matrix.head_dim, query_pairs.get(), key_floats);
+        if (is_bf16)
+            read_bf16_pairs(matrix.query, b, h, first, first + rows, matrix.head_dim, query_bf16_pairs.get(),
+                            key_floats);
         if (is_scaled)
             for (int64_t r = 0; r < rows; r++)
                 for (int64_t f = 0; f < matrix.head_dim; f++) {
                     uint16_t half;
                     from_float(queries[r * matrix.head_dim + f], half);
-                    std::memcpy(reinterpret_cast<char*>(query_pairs.get() + r * key_floats) + 2 * f, &half, 2);
+                    std::memcpy(reinterpret_cast<char*>(query_bf16_pairs.get() + r * key_floats) + 2 * f, &half, 2);
                 }
         mask_rows.clear();
         if (!matrix.mask.count) return;
@@ -237,7 +241,7 @@ class Scores {
             is_packed[block] = 1;
             const int64_t start = block * KEY_BLOCK, stop = std::min(start + KEY_BLOCK, matrix.keys);
             pack_panels(matrix.key, b, h / (matrix.heads / matrix.kv_heads), start, stop, matrix.head_dim, keys.get(),
-                        copy.get(), is_paired, key_floats);
+                        copy.get(), is_bf16, key_floats);
         }
     }
 
@@ -251,7 +255,7 @@ class Scores {
 
     void change(const ScoreStep& step, int64_t r, int64_t start, float* scores, float* slopes) {
         const int64_t count = std::min(KEY_BLOCK, matrix.keys - start), head = head_of_rules(h);
-        if (step.kind == ADD_CELLS) {
+        if (step.kind == ADD_BIAS) {
             const int64_t batch = matrix.batch_index ? matrix.batch_index[b] : b;
             const float* from = at<float>(step.values, batch, head, row_of_rules(r)) + start * step.values.column;
             if (step.values.column == 1)
@@ -287,14 +291,10 @@ class Scores {
         for (int64_t j = 0; j < count; j++) scores[j] += relative[std::clamp(start + j - p, -reach, reach) + reach];
     }
 
-    static void mask_cells(uint64_t bits, float* scores) {
+    static void apply_mask(uint64_t bits, float* scores) {
         if (bits == ~uint64_t{0}) return;
-        Ints lane;
-        for (int l = 0; l < LANES; l++) lane[l] = 1 << l;
-        for (int64_t j = 0; j < KEY_BLOCK; j += LANES) {
-            const Ints own = (static_cast<int32_t>(bits >> j) & lane);
-            store(scores + j, own != 0 ? load(scores + j) : broadcast(-INFINITY));
-        }
+        for (int64_t j = 0; j < KEY_BLOCK; j += LANES)
+            store(scores + j, select(bits >> j, load(scores + j), broadcast(-INFINITY)));
     }
 
     int64_t packed = -1, first_block = 0;
@@ -305,10 +305,5 @@ class Scores {
     std::vector<int64_t> slots;
     std::vector<float> relative;
 };
-
-// How far apart the rows of a block are: not a power of two, so that they do not share the cache's sets.
-inline int64_t row_width(const Matrix& matrix, int64_t rows) {
-    return Scores::count_blocks(matrix, rows) * KEY_BLOCK + LANES;
-}
 
 }  // namespace regard

@@ -44,8 +44,15 @@ inline Floats larger(Floats a, Floats b) {
     return a > b ? a : b;
 }
 
+// Lane l of `a` where bit l is set, else of `b`.
+inline Floats select(uint64_t bits, Floats a, Floats b) {
+    Ints lane;
+    for (int l = 0; l < LANES; l++) lane[l] = 1 << l;
+    return (static_cast<int32_t>(bits) & lane) != 0 ? a : b;
+}
+
 // Round two vectors to bfloat16, to the nearest and to even; two numbers in a float.
-inline void store_pairs(float* to, Floats first, Floats second) {
+inline void store_bf16_pairs(float* to, Floats first, Floats second) {
 #if defined(__AVX512BF16__)
     const __m512bh pairs = _mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
     std::memcpy(to, &pairs, sizeof pairs);
@@ -54,8 +61,8 @@ inline void store_pairs(float* to, Floats first, Floats second) {
 #endif
 }
 
-inline void to_pairs(const float* from, int64_t count, float* to) {
-    for (int64_t j = 0; j < count; j += 2 * LANES) store_pairs(to + j / 2, load(from + j), load(from + j + LANES));
+inline void to_bf16_pairs(const float* from, int64_t count, float* to) {
+    for (int64_t j = 0; j < count; j += 2 * LANES) store_bf16_pairs(to + j / 2, load(from + j), load(from + j + LANES));
 }
 
 // Half and half, so that the steps do not wait for each other.

@@ -11,8 +11,8 @@ namespace regard {
 
 // With e_j = exp(s_j - shift), the weight of a key is e_j * factor; all are NaN where a score is.
 struct RowSums {
-    float largest;    // score; -inf in a row without keys
-    float shift;      // the larger one of it and the sink
+    float largest;    // score; -inf in a row without keys; 0 where the log-sum-exp was known
+    float shift;      // the larger one of it and the sink, or the known log-sum-exp
     float log_total;  // of the sum of all e_j, and of the sink's
     float factor;     // 1 / that sum; 0 in a row without keys
     float sum, dot;   // of e_j, and of e_j * (s_j - shift)
@@ -54,13 +54,22 @@ class Softmax {
         for (int v = 0; v < 2; v++) totals[v] = dots[v] = Floats{};
     }
 
+    // The same where the log-sum-exp is known: it takes the place of the largest score, which is not needed.
+    void start(float lse, float sink) {
+        sums = {};
+        sums.shift = lse;
+        subtracted = lse == -INFINITY ? INFINITY : lse;
+        this->sink = sink;
+        for (int v = 0; v < 2; v++) totals[v] = dots[v] = Floats{};
+    }
+
     // Replace scores by their exponentials, and those from `count` to `padded` by 0.
     //
     // shifted: where s_j - shift goes, times `slope`; null if it is not needed.
-    // pairs: where the exponentials go in bfloat16, too; null if they are not needed.
-    template <bool SHIFTED = false, bool PAIRS = false>
+    // bf16_pairs: where the exponentials go in bfloat16, too; null if they are not needed.
+    template <bool SHIFTED = false, bool BF16 = false>
     void exponentiate(float* cells, int64_t count, int64_t padded, float* shifted = nullptr, float slope = 0,
-                      float* pairs = nullptr) {
+                      float* bf16_pairs = nullptr) {
         const Floats lowest = broadcast(LOWEST), shift = broadcast(subtracted);
         Floats total[2] = {totals[0], totals[1]}, dot[2] = {dots[0], dots[1]};  // in registers
         for (int64_t j = 0; j < count; j += 2 * LANES) {
@@ -73,13 +82,13 @@ class Softmax {
                 total[v] += e[v];
                 dot[v] += e[v] * x;
             }
-            if (PAIRS) store_pairs(pairs + j / 2, e[0], e[1]);
+            if (BF16) store_bf16_pairs(bf16_pairs + j / 2, e[0], e[1]);
         }
         for (int v = 0; v < 2; v++) totals[v] = total[v], dots[v] = dot[v];
         if (count >= padded) return;
         std::memset(cells + count, 0, 4 * (padded - count));
         if (SHIFTED) std::memset(shifted + count, 0, 4 * (padded - count));
-        if (PAIRS) std::memset(pairs + count / 2, 0, 2 * (padded - count));
+        if (BF16) std::memset(bf16_pairs + count / 2, 0, 2 * (padded - count));
     }
 
     RowSums finish() {

@@ -59,13 +59,13 @@ inline void from_float(float value, Half& to) {
     to = static_cast<Half>(value);
 }
 
-inline int64_t place_of(const Strided& tensor, int64_t b, int64_t h, int64_t i) {
+inline int64_t offset_of(const Strided& tensor, int64_t b, int64_t h, int64_t i) {
     return b * tensor.batch + h * tensor.head + i * tensor.row;
 }
 
 template <typename T>
 const T* at(const Strided& tensor, int64_t b, int64_t h, int64_t i) {
-    return static_cast<const T*>(tensor.data) + place_of(tensor, b, h, i);
+    return static_cast<const T*>(tensor.data) + offset_of(tensor, b, h, i);
 }
 
 // Call a function with a null pointer to the type of a tensor's elements.
@@ -113,8 +113,8 @@ inline void read_rows(const Strided& tensor, int64_t b, int64_t h, int64_t start
 }
 
 // Rows of a tensor of bfloat16 as it is, two features in a float; an odd one is followed by 0.
-inline void read_pairs(const Strided& tensor, int64_t b, int64_t h, int64_t start, int64_t stop, int64_t count,
-                       float* to, int64_t width) {
+inline void read_bf16_pairs(const Strided& tensor, int64_t b, int64_t h, int64_t start, int64_t stop, int64_t count,
+                            float* to, int64_t width) {
     for (int64_t i = start; i < stop; i++, to += width) {
         const uint16_t* from = at<uint16_t>(tensor, b, h, i);
         char* bytes = reinterpret_cast<char*>(to);

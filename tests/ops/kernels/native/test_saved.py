@@ -1,0 +1,69 @@
+"""A backward call that has the output and the log-sum-exp of the forward pass gives the same gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from regard.ops import attend
+from regard.ops.kernels.native.library import Library, Strided, library, strided
+from regard.ops.masks import Causal, Padding
+from regard.ops.scores import ScaledDotProduct, Sinks
+
+pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"native: {library()}")
+
+RULES = {
+    "causal": {"mask": Causal()},
+    "rows without keys": {"mask": Padding(torch.tensor([150, 0]))},
+    "sinks": {"score": Sinks(ScaledDotProduct(), torch.linspace(-1, 1, 4))},
+    "dropout": {"dropout": 0.3},
+}
+
+
+def gradients(inputs, measures, saved, monkeypatch, dtype=torch.float32, kernel="native", **rules):
+    """The gradients, and how many backward calls had what was saved: the output and lse, or their replacements."""
+    torch.manual_seed(0)
+    leaves = [tensor.to(dtype).detach().requires_grad_() for tensor in inputs]
+    att = attend(*leaves, measure=["lse", *measures], kernel=kernel, **rules)
+    weights = torch.linspace(-1, 1, att.output.numel(), dtype=dtype).view(att.output.shape)
+    loss = (att.output * weights).sum()
+    loss = loss + sum((att.measured[name] * att.measured[name].detach().sin()).sum() for name in measures)
+    output, lse = (None, None) if saved is None else saved(att.output.detach(), att.measured["lse"].detach())
+    run = Library.run
+
+    def run_with_saved(self, call, backward=False):
+        if backward and lse is not None:
+            call.saved_output = Strided() if output is None else strided(output)
+            call.saved_lse = lse.data_ptr()
+        run(self, call, backward)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Library, "run", run_with_saved)
+        return torch.autograd.grad(loss, leaves)
+
+
+@pytest.fixture
+def inputs():
+    random = torch.Generator().manual_seed(0)
+    shapes = (2, 4, 150, 24), (2, 2, 150, 24), (2, 2, 150, 40)
+    return [3 * torch.randn(shape, generator=random) for shape in shapes]
+
+
+@pytest.mark.parametrize("measures", [[], ["entropy", "received"]], ids=["output", "measures"])
+@pytest.mark.parametrize("rules", RULES)
+def test_gradients_from_what_was_saved(inputs, measures, rules, monkeypatch):
+    saved = gradients(inputs, measures, lambda output, lse: (output, lse), monkeypatch, **RULES[rules])
+    if rules == "dropout":  # another kernel may drop other weights
+        exact = gradients(inputs, measures, None, monkeypatch, **RULES[rules])
+    else:
+        exact = gradients(inputs, measures, None, monkeypatch, torch.float64, "reference", **RULES[rules])
+    for mine, truth in zip(saved, exact, strict=True):
+        assert (mine - truth).abs().max() <= 5e-6 * truth.abs().max()
+
+
+def test_what_was_saved_is_used(inputs, monkeypatch):
+    exact = gradients(inputs, [], None, monkeypatch)
+    wrong_output = gradients(inputs, [], lambda output, lse: (output + 1, lse), monkeypatch)
+    wrong_lse = gradients(inputs, [], lambda output, lse: (output, lse + 200), monkeypatch)
+    assert (wrong_output[0] - exact[0]).abs().max() > 0.1 * exact[0].abs().max()
+    assert (wrong_lse[0] - exact[0]).abs().max() > 0.1 * exact[0].abs().max()
