@@ -531,3 +531,16 @@ def test_what_an_error_names_instead_of_a_tensor_s_method_works():
     assert torch.equal(W.topk(1).indices[..., 0], dense.argmax(3))
     torch.testing.assert_close(W.measure(Diagonal(-1))["diagonal"][:, :, 1:], dense.diagonal(-1, 2, 3))
     torch.testing.assert_close(W.mT @ dense, dense.mT @ dense)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [(0, 1, 3), (-1, -2, -3), (0, slice(1, 3), 2), (slice(None), 1, slice(2, 5), slice(1, 4)), (1, 0, 2, -1),
+     (slice(5, 9), 0), (0, slice(0, 4, 2)), (0, 1, 2, slice(None, None, 2)), (slice(None), slice(1, 1))],
+)  # fmt: skip
+def test_ints_and_slices_select_what_they_select_of_the_dense_matrix(index):
+    query, key = torch.randn(2, 4, 6, 8), torch.randn(2, 2, 7, 8)
+    W = weights(query, key, mask=Causal())
+    torch.testing.assert_close(W[index], W.dense()[index])
+    with pytest.raises(IndexError, match="index 4 is out of bounds for dimension 1 with size 4"):
+        W[0, 4]

@@ -97,14 +97,15 @@ def split_index(index: Any, key_count: int) -> tuple[tuple[Any, ...], slice, tup
         keys are selected by tensors or lists, or the index cannot be split.
     """
     parts = list(index) if isinstance(index, tuple) else [index]
-    consumed = [_axes_consumed(part) for part in parts]
-    if None in consumed or sum(part is ... for part in parts) > 1:
-        return None
-    missing = 4 - sum(count for count in consumed if count is not None)
-    if missing < 0:
-        return None
-    at = next((i for i, part in enumerate(parts) if part is ...), len(parts))
-    parts[at : at + 1] = [slice(None)] * missing
+    if len(parts) != 4 or not {*map(type, parts)} <= {int, slice}:  # as most indices are
+        consumed = [_axes_consumed(part) for part in parts]
+        if None in consumed or sum(part is ... for part in parts) > 1:
+            return None
+        missing = 4 - sum(count for count in consumed if count is not None)
+        if missing < 0:
+            return None
+        at = next((i for i, part in enumerate(parts) if part is ...), len(parts))
+        parts[at : at + 1] = [slice(None)] * missing
     after = len(parts)
     while after and parts[after - 1] is None:
         after -= 1
@@ -131,6 +132,27 @@ def _axes_consumed(part: Any) -> int | None:
         return part.ndim if part.dtype in (torch.bool, torch.uint8) else 1
     is_int_list = isinstance(part, list) and all(isinstance(i, int) and not isinstance(i, bool) for i in part)
     return 1 if is_int_list else None
+
+
+def rectangle(index: tuple[Any, ...], shape: Shape) -> list[range] | None:
+    """The batch entries, heads and queries that ints and slices select; None for other indices, or for no row.
+
+    Raises:
+        IndexError: If an int is out of bounds.
+    """
+    if len(index) != 3:
+        return None
+    entries: list[range] = []
+    for axis, (part, size) in enumerate(zip(index, shape, strict=False)):
+        if type(part) is int:
+            if not -size <= part < size:
+                raise IndexError(f"index {part} is out of bounds for dimension {axis} with size {size}")
+            entries.append(range(part % size, part % size + 1))
+        elif type(part) is slice and (part.step is None or part.step == 1) and len(selected := range(size)[part]):
+            entries.append(selected)
+        else:
+            return None
+    return entries
 
 
 def rectangles(rows: Tensor, shape: Shape) -> Iterator[tuple[list[Tensor | None], slice]]:

@@ -17,6 +17,7 @@ from regard.ops.indexing import (
     Selection,
     Source,
     columns_by_row,
+    rectangle,
     rectangles,
     resolve_index,
     similar_rows,
@@ -184,10 +185,17 @@ class Matrix:
             O(cells of the result + queries + keys).
         """
         self._check_unchanged()
-        rows, split = self._row_numbers(), split_index(index, self.shape[3])
+        shape = self.request.shape
+        split = split_index(index, shape[3])
         if split is not None:
             row_index, keys, rest = split
-            return self._rows(rows[row_index], DENSE_LIMIT, keys)[(..., *rest)]
+            entries = rectangle(row_index, shape)
+            if entries is not None:
+                return self._rectangle(entries, keys)[
+                    (*[0 if type(part) is int else slice(None) for part in row_index], *rest)
+                ]
+            return self._rows(self._row_numbers()[row_index], DENSE_LIMIT, keys)[(..., *rest)]
+        rows = self._row_numbers()
         self._check_limit(self._cells_in(index), DENSE_LIMIT)
         # Expanded views with the shape of the matrix and the memory of one axis: torch itself resolves the index.
         keys = torch.arange(self.shape[3], device=self.device)
@@ -203,6 +211,16 @@ class Matrix:
     def _row_numbers(self) -> Tensor:
         """(batch, heads, queries): a number for each row of the matrix."""
         return torch.arange(prod(self.shape[:3]), device=self.device).view(self.shape[:3])
+
+    def _rectangle(self, entries: list[range], keys: slice) -> Tensor:
+        """A range of keys for these batch entries, heads and queries, (batch, heads, queries, keys)."""
+        *sizes, num_keys = self.request.shape
+        self._check_limit(prod(map(len, entries)) * len(range(*keys.indices(num_keys))), DENSE_LIMIT)
+        selected = [
+            None if len(part) == size else torch.tensor(part, device=self.request.query.device)
+            for part, size in zip(entries, sizes, strict=True)
+        ]
+        return evaluate(self.request.at(*selected), {"cells": SelectCells(self._source, keys)})["cells"]
 
     def _rows(self, numbers: Tensor, limit: int, keys: slice = slice(None)) -> Tensor:
         """Rows by their numbers, (*numbers.shape, keys)."""

@@ -229,10 +229,12 @@ def check_request(
 
 
 def _check_tensors(checks: Checks, tensors: dict[str, Any]) -> None:
+    is_checkable = True
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             checks.tensor(name, tensor)
-    if not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
+            is_checkable = False
+    if not is_checkable:
         return
     query, key = tensors["query"], tensors["key"]
     dtype, device, comparable = query.dtype, query.device, True

@@ -35,7 +35,9 @@ def _append_tensors(parts: Iterable[Any], tensors: list[Tensor], parents: tuple[
             continue
         if isinstance(part, Tensor):
             tensors.append(part)
-        elif (inner := parts_of(part)) and id(part) not in parents:  # a rule that holds itself is listed once
+            continue
+        inner = part.__dict__.values() if getattr(part, "is_tree_node", False) else parts_of(part)
+        if inner and id(part) not in parents:  # a rule that holds itself is listed once
             _append_tensors(inner, tensors, (*parents, id(part)))
 
 
@@ -73,14 +75,15 @@ def _map_tensors(tree: Any, fn: Callable[[Tensor], Tensor], parents: dict[int, A
 
 def subtrees(tree: Any) -> list[Any]:
     """The tree and every rule, dataclass and container within it, without tensors; each once."""
-    if not (todo := list(parts_of(tree))):
-        return [tree]
-    found: dict[int, Any] = {id(tree): tree}
+    todo: list[Any] = [tree]
+    found: dict[int, Any] = {}
     while todo:
         part = todo.pop()
-        if not isinstance(part, Tensor) and id(part) not in found:
-            found[id(part)] = part
-            todo += parts_of(part)
+        if id(part) in found or isinstance(part, Tensor):
+            continue
+        found[id(part)] = part
+        if type(part) not in _LEAVES:
+            todo += part.__dict__.values() if getattr(part, "is_tree_node", False) else parts_of(part)
     return list(found.values())
 
 
