@@ -13,7 +13,7 @@
 namespace regard {
 namespace {
 
-constexpr int64_t BLOCK_ROWS = 48;  // the sums for keys are read and written once for each block of rows
+constexpr int64_t BLOCK_ROWS = 96;  // the sums for keys are read and written once for each block of rows
 
 class Backward {
   public:
@@ -31,7 +31,8 @@ class Backward {
           rows{scores, width, weights.get(), row_sums.data()},
           measures(create_measures(call, rows)),
           num_factors(count_factors()),
-          key_rows(padded_keys, matrix.head_dim, call.query_gradient != nullptr),
+          is_key_in_place(has_whole_vectors(matrix.key, matrix.head_dim, LANES) && matrix.key.row == matrix.head_dim),
+          key_rows(is_key_in_place ? 0 : padded_keys, matrix.head_dim, call.query_gradient != nullptr),
           grad_key(padded_keys, matrix.head_dim, call.key_gradient != nullptr),
           grad_value(padded_keys, call.value_dim, call.value_gradient != nullptr && value_dim),
           padded_dim(round_up(matrix.head_dim, PANEL)),
@@ -48,7 +49,7 @@ class Backward {
         key_factors = allocate(padded_keys * (value_dim + num_factors));
         scratch = allocate(LANES * value_dim);
         row_factors = allocate(max_rows * factor_width);
-        query_rows = allocate(max_rows * padded_dim);
+        query_rows = allocate(matrix.head_dim % LANES ? max_rows * padded_dim : 0);
         grad_query = allocate(max_rows * padded_dim);
     }
 
@@ -71,7 +72,7 @@ class Backward {
     void pack(int64_t b, int64_t h) {
         scores.pack(b, h);
         const int64_t kv_head = h / (matrix.heads / matrix.kv_heads);
-        if (packed_key != b * matrix.kv_heads + kv_head) {
+        if (!is_key_in_place && packed_key != b * matrix.kv_heads + kv_head) {
             packed_key = b * matrix.kv_heads + kv_head;
             key_rows.read(matrix.key, b, kv_head, matrix.keys);
         }
@@ -308,6 +309,8 @@ class Backward {
 
     // dK += dS^T Q
     void add_to_keys() {
+        if (matrix.head_dim % LANES == 0)
+            return multiply_transposed(grad_weights.get(), scores.queries.get(), matrix.head_dim, grad_key);
         for (int64_t r = 0; r < rows.count(); r++) {
             std::memcpy(query_rows.get() + r * padded_dim, scores.queries.get() + r * matrix.head_dim,
                         4 * matrix.head_dim);
@@ -331,10 +334,14 @@ class Backward {
         rows.for_consecutive_blocks([&](int64_t a, int64_t stop) {
             const int64_t key = rows.first_key(a);
             const int64_t keys = std::min<int64_t>((stop - a) * KEY_BLOCK, matrix.keys - key);
-            for (int64_t panel = 0; panel < key_rows.count; panel++)
-                multiply_panel<true>(grad_weights.get() + a * KEY_BLOCK, width, 1, key_rows.at(panel, key), PANEL,
-                                     grad_query.get() + panel * PANEL, padded_dim, rows.count(), keys,
-                                     key_rows.columns(panel));
+            const int64_t kv_head = scores.h / (matrix.heads / matrix.kv_heads);
+            for (int64_t panel = 0; panel < key_rows.count; panel++) {
+                const float* from = is_key_in_place ? at<float>(matrix.key, scores.b, kv_head, key) + panel * PANEL
+                                                    : key_rows.at(panel, key);
+                multiply_panel<true>(grad_weights.get() + a * KEY_BLOCK, width, 1, from,
+                                     is_key_in_place ? matrix.head_dim : PANEL, grad_query.get() + panel * PANEL,
+                                     padded_dim, rows.count(), keys, key_rows.columns(panel));
+            }
         });
         for (int64_t r = 0; r < rows.count(); r++) {
             float* to = call.query_gradient + scores.row_offset(r) * matrix.head_dim;
@@ -353,7 +360,8 @@ class Backward {
     std::vector<RowGradient> row_gradients;
     const Rows rows;
     std::vector<MeasurePointer> measures;
-    const int64_t num_factors;  // of measures, after those of the values
+    const int64_t num_factors;   // of measures, after those of the values
+    const bool is_key_in_place;  // the keys are multiplied where they are
     Panels key_rows, grad_key, grad_value;
     const int64_t padded_dim, factor_width;
     bool has_entropy = false;

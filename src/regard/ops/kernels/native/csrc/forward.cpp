@@ -75,9 +75,8 @@ class Forward {
     }
 
     static bool can_stay(const Call& call) {
-        const Strided& value = call.value;
-        return value.data && value.dtype == FLOAT32 && value.column == 1 && call.value_dim % LANES == 0 &&
-               (value.row == call.value_dim || call.matrix.queries <= FEW_ROWS);
+        return has_whole_vectors(call.value, call.value_dim, LANES) &&
+               (call.value.row == call.value_dim || call.matrix.queries <= FEW_ROWS);
     }
 
     // Copy the values of a head into panels of columns.

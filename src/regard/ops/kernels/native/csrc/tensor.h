@@ -59,6 +59,11 @@ inline void from_float(float value, Half& to) {
     to = static_cast<Half>(value);
 }
 
+// Whether rows can be multiplied where they are, as panels of their columns.
+inline bool has_whole_vectors(const Strided& tensor, int64_t columns, int64_t lanes) {
+    return tensor.data && tensor.dtype == FLOAT32 && tensor.column == 1 && columns % lanes == 0;
+}
+
 inline int64_t offset_of(const Strided& tensor, int64_t b, int64_t h, int64_t i) {
     return b * tensor.batch + h * tensor.head + i * tensor.row;
 }
@@ -86,6 +91,8 @@ void read_row(const Strided& tensor, int64_t b, int64_t h, int64_t i, int64_t co
     const T* from = at<T>(tensor, b, h, i);
     if (tensor.column == 1)
         for (int64_t f = 0; f < count; f++) to[f] = to_float(from[f]);
+    else if (tensor.column == 0)  // as the gradient of a sum
+        std::fill_n(to, count, to_float(*from));
     else
         for (int64_t f = 0; f < count; f++) to[f] = to_float(from[f * tensor.column]);
 }
