@@ -79,7 +79,7 @@ def subtrees(tree: Any) -> list[Any]:
     found: dict[int, Any] = {}
     while todo:
         part = todo.pop()
-        if id(part) in found or isinstance(part, Tensor):
+        if isinstance(part, Tensor) or id(part) in found:
             continue
         found[id(part)] = part
         if type(part) not in _LEAVES:
