@@ -77,11 +77,17 @@ class BackwardCall:
         inputs: As in the forward pass.
         needed: For each tensor of `tensors_in(inputs)`, whether it needs a gradient.
         gradients: For the output, if there is a value, and each tensor of the results; None for zero.
+        lse: The log-sum-exp of each row, which the forward pass saved.
         seed: Of dropout.
     """
 
     def __init__(
-        self, inputs: KernelInputs, needed: Sequence[bool], gradients: Sequence[Tensor | None], seed: int
+        self,
+        inputs: KernelInputs,
+        needed: Sequence[bool],
+        gradients: Sequence[Tensor | None],
+        lse: Tensor,
+        seed: int,
     ) -> None:
         self._tensors = tensors_in(inputs)
         if len({id(tensor) for tensor in self._tensors}) < len(self._tensors):  # a tensor is both query and key
@@ -122,6 +128,7 @@ class BackwardCall:
             chunk_rows=-(-queries // self._chunks),
             sums_batch=self._sums_batch,
             sums_heads=self._sums_heads,
+            saved_lse=self.encoder.pointer(lse, torch.float32),
             output_gradient=Strided() if of_output is None else strided(self.encoder.keep(of_output)),
             query_gradient=_address(of_query),
             key_gradient=_address(of_keys),

@@ -16,9 +16,10 @@ from regard.ops.kernels.native.choices import is_sdpa_faster
 from regard.ops.kernels.native.encode import MASKS, SCORES, Encoder, unsupported_request
 from regard.ops.kernels.native.encode_measures import MEASURES, encode_measure, unsupported_measures
 from regard.ops.kernels.native.gradients import BackwardCall, has_gradients
-from regard.ops.kernels.native.library import DTYPES, Call, Library, MeasureCall, Strided, library, strided
+from regard.ops.kernels.native.library import DTYPES, Call, Library, MeasureCall, MeasureKind, Strided, library, strided
 from regard.ops.kernels.results import MeasureResults
 from regard.ops.measures import BlockMean, GroupPool
+from regard.ops.measures.base import Spec
 
 MAX_CHUNKS = 16
 """A head is cut into as many parts at most. More would need more memory for the sums over their columns."""
@@ -62,13 +63,18 @@ class Native(DifferentiableKernel):
     def has_gradients(self, inputs: KernelInputs, needed: Sequence[bool]) -> bool:
         return has_gradients(inputs, needed)
 
+    def saved_specs(self, inputs: KernelInputs) -> Sequence[Spec]:
+        """The log-sum-exp of each row, sinks included."""
+        return ((inputs.request.shape[:3], torch.float32),)
+
     def forward(self, inputs: KernelInputs, options: RunOptions) -> ForwardResult:
         value, results = inputs.value, MeasureResults(inputs)
         output = None if value is None else value.new_empty(*inputs.request.shape[:3], value.shape[3])
         encoder = Encoder()  # holds the tensors that the call points to
         seed = 0 if options.seed is None else int(options.seed)
-        _loaded().run(forward_call(encoder, inputs, output, results, seed))
-        return ForwardResult(output, results)
+        lse = inputs.request.query.new_empty(inputs.request.shape[:3], dtype=torch.float32) if options.saves else None
+        _loaded().run(forward_call(encoder, inputs, output, results, lse, seed))
+        return ForwardResult(output, results, () if lse is None else (lse,))
 
     def backward(
         self,
@@ -78,7 +84,8 @@ class Native(DifferentiableKernel):
         gradients: Sequence[Tensor | None],
         saved: Sequence[Tensor],
     ) -> list[Tensor]:
-        backward = BackwardCall(inputs, needed, gradients, 0 if options.seed is None else int(options.seed))
+        seed = 0 if options.seed is None else int(options.seed)
+        backward = BackwardCall(inputs, needed, gradients, saved[0], seed)
         _loaded().run(backward.call, backward=True)
         return backward.results()
 
@@ -99,9 +106,14 @@ def is_slower_than_sdpa(inputs: KernelInputs) -> bool:
 
 
 def forward_call(
-    encoder: Encoder, inputs: KernelInputs, output: Tensor | None, results: MeasureResults, seed: int
+    encoder: Encoder,
+    inputs: KernelInputs,
+    output: Tensor | None,
+    results: MeasureResults,
+    lse: Tensor | None,
+    seed: int,
 ) -> Call:
-    """The call of a forward pass that fills output and results."""
+    """The call of a forward pass that fills output, results and the log-sum-exp."""
     request, value = inputs.request, inputs.value
     chunks, chunk_rows = cut_queries(inputs)
     measures = [
@@ -109,6 +121,10 @@ def forward_call(
         for name, measure in inputs.measures.items()
         for call in encode_measure(encoder, measure, results.whole(name), request, chunks)
     ]
+    if lse is not None:
+        measures.append(
+            MeasureCall(MeasureKind.LSE, height=request.shape[1], width=request.shape[2], result=lse.data_ptr())
+        )
     return Call(
         matrix=encoder.matrix(request),
         value_heads=request.shape[1] if value is None else value.shape[1],
