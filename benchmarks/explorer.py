@@ -34,10 +34,10 @@ from memory import in_subprocess, peak_megabytes
 from timing import report, seconds
 
 import regard
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
 from regard.explore.html_page import write_html
 from regard.explore.server import bind
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 from watching import SEED, VOCAB, bert, forward
 
 SCALES = (1.0, 4.0)

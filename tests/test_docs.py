@@ -22,6 +22,8 @@ PACKAGES = [
     "regard.models",
     "regard.watching",
     "regard.analysis",
+    "regard.recordings",
+    "regard.tracing",
     "regard.explore",
     "regard.pipelines",
     "regard.generation",

@@ -17,8 +17,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 import regard
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 
 NODES = [{"tensor"}, {"bytes"}, {"dict"}, {"rule", "arguments"}, {"result", "parts"}, {"attention_request"}]
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x08\0\0\0\x08"
@@ -115,7 +115,7 @@ def test_weights_follow_from_what_is_in_the_file(recording, tmp_path):
 
 
 def test_the_specification_names_the_version_that_is_written(root):
-    from regard.analysis.recording_file import VERSION
+    from regard.recordings.recording_file import VERSION
 
     text = (root / "docs/recording_file.md").read_text(encoding="utf-8")
     assert f"`Recording.save` writes version {VERSION}" in " ".join(text.split())

@@ -26,10 +26,10 @@ from rich.progress import track
 from sklearn.datasets import load_digits
 from torch.nn import functional
 
-from regard.analysis.recording import Recording
 from regard.cli.models import load_any
 from regard.explore.html_page import write_html
 from regard.explore.trace_html import write_trace_html
+from regard.recordings.recording import Recording
 from regard.watching import TransformersModel
 
 FOLDER = Path(__file__).parents[1] / "docs" / "screenshots"

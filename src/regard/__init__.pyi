@@ -9,12 +9,12 @@ from . import models as models
 from . import nn as nn
 from . import ops as ops
 from . import pipelines as pipelines
+from . import recordings as recordings
 from . import testing as testing
 from . import text as text
+from . import tracing as tracing
 from . import training as training
 from . import watching as watching
-from .analysis.recording_file import load as load
-from .analysis.trace_attention import trace as trace
 from .explore.display import show as show
 from .ops.attend import AttentionOutput as AttentionOutput
 from .ops.attend import attend as attend
@@ -50,6 +50,8 @@ from .ops.scores import Sinks as Sinks
 from .ops.scores import SoftCap as SoftCap
 from .ops.scores import T5RelativeBias as T5RelativeBias
 from .ops.weight_matrix import WeightMatrix as WeightMatrix
+from .recordings.recording_file import load as load
+from .tracing.attention import trace as trace
 from .watching import watch as watch
 
 __version__: str

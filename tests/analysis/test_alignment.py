@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import regard
-from regard.analysis import Alignment, Layer, Recording, align, mutual_information
+from regard.analysis import Alignment, align, mutual_information
 from regard.errors import InvalidArgument
+from regard.recordings import Layer, Recording
 
 
 def cross(name: str, *heads: list[list[float]], source=("▁a", "▁b", "</s>"), target=("▁A", "▁B")) -> Layer:

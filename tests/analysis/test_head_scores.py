@@ -10,9 +10,10 @@ from torch import Tensor
 
 import regard
 from helpers import transformers_models
-from regard.analysis import HEAD_SCORES, Layer, Recording, as_score_tensors, head_scores, rank_heads
+from regard.analysis import HEAD_SCORES, as_score_tensors, head_scores, rank_heads
 from regard.analysis.head_scores import HeadScoreAccumulator
 from regard.errors import InvalidArgument, InvalidType
+from regard.recordings import Layer, Recording
 
 
 def recording(words: str, kind: str = "decoder", heads: int = 3, seed: int = 0) -> Recording:

@@ -28,7 +28,8 @@ print("SHOWN", json.dumps([{kind: str(content)[:30] for kind, content in each.it
 RECORDING = """
 import torch
 import regard
-from regard.analysis import Layer, Recording, plot_weights
+from regard.analysis import plot_weights
+from regard.recordings import Layer, Recording
 query, key = torch.randn(2, 1, 2, 5, 4)
 layer = Layer("encoder.0", "encoder", regard.weights(query, key))
 recording = Recording("five tokens", "none", [layer])

@@ -14,9 +14,11 @@ from torch.nn import functional
 
 import regard
 from regard import analysis
-from regard.analysis import opening, plots
-from regard.analysis.opening import opening_head, opening_token
+from regard.analysis import plots
 from regard.analysis.padding import valid_keys, valid_queries
+from regard.explore import opening
+from regard.explore.opening import opening_head, opening_token
+from regard.recordings import Layer, Recording
 
 transformers = pytest.importorskip("transformers")
 
@@ -30,7 +32,7 @@ SIDES = ("left", "right")
 class Text:
     """A recording of a text, and how many tokens of padding precede its source and its target."""
 
-    recording: analysis.Recording
+    recording: Recording
     source: int = 0
     target: int = 0
 
@@ -293,15 +295,12 @@ ANALYSES = {
 OF_RESULTS = {analysis.as_score_tensors, analysis.rank_heads, analysis.plot_head_scores, analysis.save_table}
 """Functions that take the results of others."""
 
-OF_LAYERS = {analysis.trace_layer}
-"""Functions that run a layer themselves, on the tokens that they are given."""
-
 
 def test_every_public_function_is_compared():
     public = [getattr(analysis, name) for name in analysis.__all__]
     public += [each for name, each in vars(opening).items() if name.startswith("opening_")]
     functions = {each for each in public if inspect.isfunction(each)}
-    assert functions == {*ANALYSES, *OF_RESULTS, *OF_LAYERS}
+    assert functions == {*ANALYSES, *OF_RESULTS}
 
 
 def _assert_close(one, other):
@@ -362,6 +361,6 @@ def test_a_mask_that_hides_the_last_token_from_itself_is_not_padding():
 
 
 def test_mutual_information_takes_one_sequence():
-    layer = analysis.Layer("layer", "encoder", regard.weights(*torch.randn(2, 2, 1, 3, 4).unbind()))
+    layer = Layer("layer", "encoder", regard.weights(*torch.randn(2, 2, 1, 3, 4).unbind()))
     with pytest.raises(regard.errors.InvalidArgument, match="layer: expected one sequence, got a batch of 2"):
         analysis.mutual_information(layer)

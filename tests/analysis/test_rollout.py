@@ -8,11 +8,12 @@ import networkx
 import pytest
 import torch
 
-from regard.analysis import Layer, Recording, flow, rollout
+from regard.analysis import flow, rollout
 from regard.errors import InvalidArgument, InvalidType
 from regard.ops import WeightMatrix, weights
 from regard.ops.masks import Causal, Window
 from regard.ops.scores import ScaledDotProduct, Sinks
+from regard.recordings import Layer, Recording
 
 
 def layers(count=3, batch=2, heads=4, tokens=7, mask=None, sinks=False):

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.analysis import Layer, Recording, segment_attention
+from regard.analysis import segment_attention
 from regard.errors import InvalidArgument, InvalidType
 from regard.pipelines import Translator
+from regard.recordings import Layer, Recording
 
 CHAT = [
     *("<s>", "<|im_start|>", "system", "Ċ", "Be", "Ġnice", "<|im_end|>", "Ċ"),

@@ -11,18 +11,10 @@ import torch
 from pyarrow import parquet
 
 import regard
-from regard.analysis import (
-    Layer,
-    Recording,
-    edge_table,
-    head_scores,
-    plot_head_scores,
-    plot_weights,
-    row_table,
-    save_table,
-)
+from regard.analysis import edge_table, head_scores, plot_head_scores, plot_weights, row_table, save_table
 from regard.errors import InvalidArgument, InvalidType
 from regard.ops.measures import Measure
+from regard.recordings import Layer, Recording
 
 
 @pytest.fixture(scope="module")

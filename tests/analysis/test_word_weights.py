@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import regard
-from regard.analysis import Layer, Recording, save_table, word_weights
+from regard.analysis import save_table, word_weights
 from regard.errors import InvalidArgument
+from regard.recordings import Layer, Recording
 
 TOKENS = ("<s>", "▁the", "▁ca", "t", "▁saw", "▁the", "</s>")
 WORDS = ("<s>", "the", "cat", "saw", "the", "</s>")

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import regard as package
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 
 
 def save(path, seed=0, tokens=("a", "b", "c"), kind="encoder", title="A title", model="a model"):

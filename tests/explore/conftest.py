@@ -18,10 +18,10 @@ import regard
 from helpers.explore import serving
 from helpers.explore.axe import axe  # noqa: F401 - a fixture
 from helpers.explore.comparison_cases import TOKENS_A, TOKENS_B, encoder_recording
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
 from regard.explore.html_page import write_html
 from regard.ops.weight_matrix import WeightMatrix
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 
 SOURCE = ("▁The", "▁animal", "▁was", "▁too", "▁ti", "red", ".", "</s>")
 WRITTEN = ("▁Das", "▁Tier", "▁war", "▁zu", "▁mü", "de", ".", "</s>", "▁(", "n")

@@ -8,8 +8,8 @@ import torch
 import regard
 from helpers.explore.axe import FOUND
 from helpers.explore.page_actions import settle
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 
 pytestmark = pytest.mark.browser
 

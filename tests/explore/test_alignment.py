@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import regard
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
 from regard.explore.alignment import align, counterparts
 from regard.explore.pack import pack
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 
 TEXTS = st.lists(st.sampled_from("abcd"), max_size=14)
 

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from helpers.explore.page_actions import choose, layer_of, token
-from regard.analysis.opening import opening_head, opening_token
+from regard.explore.opening import opening_head, opening_token
 from regard.pipelines import Translator
 from regard.text import group_into_words
 

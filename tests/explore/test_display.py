@@ -14,12 +14,12 @@ import torch
 from torch import nn
 
 import regard
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument, InvalidFile, InvalidType
 from regard.explore.display import SANDBOX, HtmlFrame, estimate_page_bytes, in_notebook
 from regard.explore.html_page import to_html
 from regard.explore.pack import pack
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 
 
 @pytest.fixture

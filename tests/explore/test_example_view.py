@@ -12,8 +12,8 @@ from playwright.sync_api import expect
 
 from helpers.explore.javascript import HERE, missing
 from helpers.explore.serving import served
-from regard.analysis.opening import opening_head
 from regard.explore import static_files
+from regard.explore.opening import opening_head
 
 ROOT = Path(__file__).parents[2]
 VIEWS = ROOT / "docs" / "extending" / "views.md"

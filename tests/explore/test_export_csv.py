@@ -14,8 +14,8 @@ from helpers.explore.displayed_weights import displayed_weights
 from helpers.explore.page_actions import layer_of
 from helpers.explore.saved_files import pages_of, precision_in, rows_of, saved, status, weights_in
 from helpers.explore.serving import served
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 from regard.text.words import group_into_words
 
 pytestmark = pytest.mark.browser

@@ -11,8 +11,8 @@ import torch
 import regard
 from helpers.explore.page_actions import layer_of, settle
 from helpers.explore.saved_files import SVG, bars, boxes_of, saved, texts
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 
 pytestmark = pytest.mark.browser
 

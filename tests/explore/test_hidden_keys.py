@@ -11,8 +11,8 @@ from playwright.sync_api import expect
 
 import regard
 from helpers.explore.page_actions import arcs, layer_of, number_of, point_at, settle, token
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 
 pytestmark = pytest.mark.browser
 

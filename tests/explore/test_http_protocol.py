@@ -15,10 +15,10 @@ import torch
 
 import regard
 from helpers.explore.serving import get, served
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
 from regard.explore import http_protocol
 from regard.explore.server import HEADERS, bind
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 
 
 @pytest.fixture

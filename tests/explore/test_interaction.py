@@ -22,8 +22,8 @@ from helpers.explore.page_actions import (
     token,
     values,
 )
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 
 pytestmark = pytest.mark.browser
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import regard
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument, InvalidType
 from regard.explore.html_page import to_html, write_html
 from regard.explore.pack import pack
 from regard.explore.recording_service import RecordingService
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 
 WEIGHTS = regard.weights(torch.zeros(1, 2, 3, 8), torch.zeros(1, 2, 3, 8))
 BATCH = regard.weights(torch.zeros(4, 2, 3, 8), torch.zeros(4, 2, 3, 8))

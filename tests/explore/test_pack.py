@@ -12,11 +12,11 @@ import regard
 from helpers.explore.page_cases import LONG, claim_weights, one_layer, random_weights
 from helpers.explore.page_reader import read_layer, read_page
 from regard.analysis.head_scores import head_scores
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument, InvalidType
 from regard.explore.html_page import to_html
 from regard.explore.pack import pack
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 from regard.text import display_tokens, word_indices
 
 STRANGE = ("</script>", '"', "\\", "\x00\x1b", "\u202e", "\U0001f469\u200d\U0001f467", "\ud800", "", "ß" * 10_000)

@@ -20,7 +20,6 @@ from typing_extensions import get_type_hints
 import regard
 from helpers.explore.page_cases import PRECISION, decimals, long_weights, one_layer, random_weights
 from helpers.explore.page_reader import integers, read_layer, read_page
-from regard.analysis.recording import Recording
 from regard.explore import page_format
 from regard.explore.html_page import static, to_html, write_html
 from regard.explore.pack import pack
@@ -33,6 +32,7 @@ from regard.explore.page_format import (
     quantize_thumbnail,
     write_block,
 )
+from regard.recordings.recording import Recording
 
 HEADERS = ("PageHeader", "SequenceHeader", "LayerHeader", "SegmentHeader", "Opening", "Alignment")
 

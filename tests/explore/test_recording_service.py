@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import regard
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument
 from regard.explore import recording_service
 from regard.explore.recording_service import RecordingService, single_threaded
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 
 SIZE = 600
 """Tokens: enough for two levels."""

@@ -13,9 +13,9 @@ import regard
 from helpers.explore import serving
 from helpers.explore.displayed_weights import assert_printed, displayed_weights
 from helpers.explore.page_actions import settle
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
 from regard.explore.html_page import write_html
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 from regard.text.words import word_indices
 
 pytestmark = pytest.mark.browser

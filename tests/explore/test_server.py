@@ -22,10 +22,10 @@ import torch
 import regard
 from helpers.explore.serving import get, served
 from regard.analysis.head_scores import HEAD_SCORES, head_scores
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument
 from regard.explore.server import bind
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 
 
 def floats(content: bytes, *shape: int) -> np.ndarray:

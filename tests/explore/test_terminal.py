@@ -10,11 +10,11 @@ import torch
 from rich.cells import cell_len
 from rich.console import Console
 
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
 from regard.analysis.word_weights import word_weights
 from regard.errors import InvalidArgument
 from regard.explore import terminal
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 
 SOURCE = ("▁The", "▁ani", "mal", "▁slept", ".", "</s>")
 WRITTEN = ("▁Das", "▁Tier", "▁schl", "ief", ".", "</s>")

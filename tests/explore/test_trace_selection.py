@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import regard
-from regard.analysis.trace import Trace, TraceBuilder
 from regard.errors import InvalidArgument, InvalidType
 from regard.explore.trace_selection import find_query, select
+from regard.tracing.trace import Trace, TraceBuilder
 
 TOKENS = ["[CLS]", "▁The", "▁an", "imal", "▁slept", ".", "[SEP]"]
 

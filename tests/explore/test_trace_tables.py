@@ -10,9 +10,9 @@ import torch
 from rich.console import Console
 
 import regard
-from regard.analysis import trace_layer
 from regard.errors import InvalidArgument
 from regard.explore.trace_tables import step_tables, trace_table
+from regard.tracing import trace_layer
 
 
 def drawn(trace, width=80, **options):

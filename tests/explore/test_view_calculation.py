@@ -13,10 +13,10 @@ from helpers.explore.displayed_weights import assert_printed
 from helpers.explore.page_actions import layer_of, point_at, settle
 from helpers.explore.saved_files import pages_of, rows_of, saved
 from helpers.explore.serving import served
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
 from regard.explore import pack
 from regard.ops.scores import Alibi, ScaledDotProduct
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 
 pytestmark = pytest.mark.browser
 

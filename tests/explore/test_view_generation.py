@@ -10,8 +10,8 @@ import torch
 
 import regard
 from helpers.explore.page_actions import layer_of, settle, token
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 
 pytestmark = pytest.mark.browser
 

@@ -14,9 +14,9 @@ import regard
 from helpers.explore.displayed_weights import assert_printed
 from helpers.explore.page_actions import layer_of, point_at
 from regard.analysis import rollout
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
 from regard.explore.pack import pack
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 
 pytestmark = pytest.mark.browser
 

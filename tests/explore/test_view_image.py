@@ -18,10 +18,10 @@ import regard
 from helpers.explore.displayed_weights import assert_printed
 from helpers.explore.page_actions import point_at, settle
 from helpers.explore.serving import served
-from regard.analysis.layer import Layer
-from regard.analysis.recording import MAX_IMAGE_BYTES, Recording
-from regard.analysis.recording_file import checksum
 from regard.errors import InvalidArgument, InvalidFile
+from regard.recordings.layer import Layer
+from regard.recordings.recording import MAX_IMAGE_BYTES, Recording
+from regard.recordings.recording_file import checksum
 
 ROWS, COLUMNS = 3, 4
 

@@ -14,10 +14,10 @@ from helpers.explore.page_actions import layer_of, settle
 from helpers.explore.saved_files import rows_of, saved
 from helpers.explore.serving import get, served
 from regard.analysis import segment_attention
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
 from regard.explore.pack import pack
 from regard.explore.recording_service import RecordingService
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 
 pytestmark = pytest.mark.browser
 

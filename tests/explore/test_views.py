@@ -9,8 +9,8 @@ import torch
 
 import regard
 from helpers.explore.page_actions import arcs, as_shown, choose, layer_of, point_at, settle, spoken, token, values
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 
 pytestmark = pytest.mark.browser
 

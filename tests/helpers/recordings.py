@@ -8,8 +8,8 @@ import struct
 import torch
 from safetensors.torch import load_file, save_file
 
-from regard.analysis import Layer, Recording
-from regard.analysis.recording_file import checksum
+from regard.recordings import Layer, Recording
+from regard.recordings.recording_file import checksum
 
 
 def recorded(weights, **measured):

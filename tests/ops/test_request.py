@@ -9,8 +9,6 @@ import pytest
 import torch
 
 import regard
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument, InvalidType
 from regard.nn import Dropout, FeedForward, MultiHeadAttention
 from regard.ops import attend, rotary, weights
@@ -27,6 +25,8 @@ from regard.ops.scores import (
     SoftCap,
     T5RelativeBias,
 )
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 
 
 def x(*shape, dtype=torch.float32):

@@ -12,8 +12,6 @@ import pytest
 import torch
 
 import regard
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
 from regard.cli.info import gather
 from regard.errors import InvalidArgument, InvalidFile, InvalidType, KernelNotSupported
 from regard.ops import attend, weights
@@ -24,6 +22,8 @@ from regard.ops.measures import Measure
 from regard.ops.rules import class_by_id, registered
 from regard.ops.scores import Score
 from regard.ops.tile import KeyRange
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 from regard.testing import RuleMismatch, check
 
 SOURCE = '''

@@ -35,7 +35,7 @@ def model(version: int) -> GPT:
     return GPT(CONFIG)
 
 
-def recording(version: int) -> regard.analysis.Recording:
+def recording(version: int) -> regard.recordings.Recording:
     generator = torch.Generator().manual_seed(version)
     return recorded(regard.weights(*torch.randn(2, 1, 4, 500, 32, generator=generator)))
 

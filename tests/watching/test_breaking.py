@@ -14,9 +14,9 @@ from transformers import BertConfig, BertModel, Trainer, TrainerCallback, Traini
 import regard
 from regard.analysis import edge_table, head_scores, save_table
 from regard.analysis.head_scores import HeadScoreAccumulator
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument, InvalidType
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 from regard.watching.registry import active_listeners
 
 

@@ -1,29 +1,21 @@
-"""What attention weights say: recordings of them, and what follows from these."""
+"""What attention weights say: analyses of recordings."""
 
 from __future__ import annotations
 
 from regard.analysis.alignment import Alignment, align, mutual_information
 from regard.analysis.graph import SparseWeights, pagerank, to_csr, to_networkx
 from regard.analysis.head_scores import HEAD_SCORES, SEPARATOR_TOKENS, as_score_tensors, head_scores, rank_heads
-from regard.analysis.layer import Layer
 from regard.analysis.plots import plot_head_scores, plot_weights
-from regard.analysis.recording import Recording
 from regard.analysis.rollout import flow, rollout
 from regard.analysis.segments import segment_attention
 from regard.analysis.tables import edge_table, row_table, save_table
-from regard.analysis.trace import Step, Trace
-from regard.analysis.trace_attention import trace_layer
 from regard.analysis.word_weights import WordWeights, word_weights
 
 __all__ = [
     "HEAD_SCORES",
     "SEPARATOR_TOKENS",
     "Alignment",
-    "Layer",
-    "Recording",
     "SparseWeights",
-    "Step",
-    "Trace",
     "WordWeights",
     "align",
     "as_score_tensors",
@@ -41,6 +33,5 @@ __all__ = [
     "segment_attention",
     "to_csr",
     "to_networkx",
-    "trace_layer",
     "word_weights",
 ]

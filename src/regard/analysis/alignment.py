@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.analysis.layer import Layer, check_head_indices, require_one_sequence
 from regard.analysis.padding import know_padding, valid_rows_and_columns
-from regard.analysis.recording import Recording
 from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidType, count_problems, did_you_mean, raise_problems, short_repr
+from regard.recordings.layer import Layer, check_head_indices, require_one_sequence
+from regard.recordings.recording import Recording
 from regard.text.tokens import is_special
 from regard.text.words import group_into_words
 

@@ -12,13 +12,14 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.analysis.layer import AttentionKind
 from regard.analysis.padding import valid_keys, valid_queries
-from regard.analysis.recording import Recording
+from regard.analysis.tables import Columns
 from regard.errors import InvalidArgument, InvalidType, short_repr
 from regard.ops import WeightMatrix
 from regard.ops.masks import Documents, Padding
 from regard.ops.measures import Diagonal, Entropy, Mass, MeanDistance, Measure
+from regard.recordings.layer import AttentionKind
+from regard.recordings.recording import Recording
 
 HEAD_SCORES = (
     "previous_token",
@@ -38,9 +39,6 @@ SEPARATOR_TOKENS = ("[SEP]", "</s>", "<sep>", "<eos>", "<|endoftext|>", "<|eot_i
 
 Tokens = Sequence[Sequence[Hashable]]
 """The tokens of each sequence: words or ids."""
-
-Columns = dict[str, list[Any]]
-"""A table by columns, as ``pandas.DataFrame`` takes it."""
 
 
 def head_scores(

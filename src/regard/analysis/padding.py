@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from regard.analysis.layer import Layer
 from regard.ops import WeightMatrix
 from regard.ops.masks import Mask, Spans
 from regard.ops.masks.base import And
+from regard.recordings.layer import Layer
 
 
 def know_padding(weights: WeightMatrix, *, is_self: bool) -> WeightMatrix:

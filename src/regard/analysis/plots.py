@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.analysis.head_scores import HEAD_SCORES, Columns
-from regard.analysis.layer import Layer, check_head_indices, require_one_sequence
+from regard.analysis.head_scores import HEAD_SCORES
 from regard.analysis.padding import valid_rows_and_columns
+from regard.analysis.tables import Columns
 from regard.checks import Checks
 from regard.errors import InvalidType, did_you_mean, require, short_repr
 from regard.ops import WeightMatrix
 from regard.ops.measures import GroupPool
+from regard.recordings.layer import Layer, check_head_indices, require_one_sequence
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.analysis.layer import Layer, check_head_indices
 from regard.analysis.padding import valid_queries
 from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidType, require, short_repr
 from regard.ops import WeightMatrix
 from regard.ops.indexing import Selection, resolve_index
+from regard.recordings.layer import Layer, check_head_indices
 
 HeadFusion = Literal["mean", "max"] | Selection
 """How the heads of a layer become one: their mean, their maximum, or the mean of some of them."""

@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from regard.analysis.layer import Layer
 from regard.analysis.padding import valid_rows_and_columns
 from regard.checks import Checks
 from regard.errors import InvalidArgument, short_repr
+from regard.recordings.layer import Layer
 from regard.text.chat import chat_turns
 from regard.text.search import find_tokens
 

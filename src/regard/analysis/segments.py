@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.analysis.head_scores import Columns
-from regard.analysis.layer import Layer, require_one_sequence
-from regard.analysis.recording import Recording
 from regard.analysis.segment_positions import LayerSegments, Positions, Segments, resolve_segments
+from regard.analysis.tables import Columns
 from regard.errors import InvalidArgument, InvalidType
 from regard.ops.masks import Padding, Window
 from regard.ops.measures import Mass, Measure, Received
+from regard.recordings.layer import Layer, require_one_sequence
+from regard.recordings.recording import Recording
 
 
 def segment_attention(

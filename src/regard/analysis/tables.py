@@ -11,19 +11,21 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from regard.analysis.head_scores import Columns
-from regard.analysis.layer import require_one_sequence
 from regard.analysis.padding import valid_rows_and_columns
-from regard.analysis.recording import Recording
 from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidType, require, short_repr
 from regard.files import as_path, atomic_write
 from regard.ops.measures import MeasureLike, as_measures
+from regard.recordings.layer import require_one_sequence
+from regard.recordings.recording import Recording
 
 SUFFIXES = (".csv", ".parquet")
 """The file formats of `save_table`."""
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 """What begins a formula in a spreadsheet."""
+
+Columns = dict[str, list[Any]]
+"""A table by columns, as ``pandas.DataFrame`` takes it."""
 
 
 def edge_table(recording: Recording, k: int = 8, *, by: Literal["query", "key"] = "query") -> Columns:

@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.analysis.head_scores import Columns
-from regard.analysis.layer import Layer, require_one_sequence
 from regard.analysis.padding import valid_rows_and_columns
-from regard.analysis.recording import Recording
+from regard.analysis.tables import Columns
 from regard.errors import InvalidArgument, did_you_mean, short_repr
 from regard.ops.measures import GroupPool
+from regard.recordings.layer import Layer, require_one_sequence
+from regard.recordings.recording import Recording
 from regard.text.display import display_tokens
 from regard.text.words import group_into_words
 

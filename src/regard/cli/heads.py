@@ -27,8 +27,8 @@ from regard.errors import InvalidArgument, short_repr
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from regard.analysis.head_scores import Columns
-    from regard.analysis.recording import Recording
+    from regard.analysis.tables import Columns
+    from regard.recordings.recording import Recording
 
 NUM_STRONGEST = 3
 MIN_WIDTH = 110
@@ -89,7 +89,7 @@ def heads(
     from regard.watching import TransformersModel
 
     if path is not None:
-        from regard.analysis.recording_file import load
+        from regard.recordings.recording_file import load
 
         scores = head_scores(load(path))
     else:

@@ -28,8 +28,8 @@ from regard.errors import InvalidArgument, short_repr
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from regard.analysis.head_scores import Columns
     from regard.analysis.segment_positions import Positions
+    from regard.analysis.tables import Columns
 
 MIN_WIDTH = 110
 """Width of the table: numbers are not to be cut, so a narrower terminal wraps lines."""
@@ -98,9 +98,9 @@ def segments(
     named = _parse_segments(segment or [])
     if by_position and named:
         raise InvalidArgument("--by-position: --segment names the segments; leave one of them out")
-    from regard.analysis.recording_file import load
     from regard.analysis.segments import segment_attention
     from regard.analysis.tables import save_table
+    from regard.recordings.recording_file import load
     from regard.watching import TransformersModel
 
     if path is not None:

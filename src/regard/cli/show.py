@@ -26,8 +26,8 @@ from regard.cli.texts import InputText, check_texts, find_recording, note_file_n
 from regard.errors import InvalidArgument, short_repr
 
 if TYPE_CHECKING:
-    from regard.analysis.recording import Recording
     from regard.pipelines import Translator
+    from regard.recordings.recording import Recording
 
 OF_MODELS = ("model", "dtype", "device", "lines", "target", "max_new_tokens")
 """Parameters that a recording has no use for."""
@@ -94,7 +94,7 @@ def show(
     check_texts({"--target": target, "--token": token})
     check_suffix(output, (*PAGE_SUFFIXES, RECORDING_SUFFIX, *TABLE_SUFFIXES))
     if path is not None:
-        from regard.analysis.recording_file import load
+        from regard.recordings.recording_file import load
 
         recording = load(path)
         _check_image(context, recording, output)

@@ -22,7 +22,7 @@ from regard.cli.texts import check_texts, reject_recording
 from regard.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from regard.analysis.trace import Trace
+    from regard.tracing.trace import Trace
 
 HeadOption = Annotated[
     int | None, typer.Option(min=0, help="Head to show, from 0.", show_default="tables: all; page: lowest entropy")
@@ -77,9 +77,9 @@ def steps(
     reject_recording("text", text, "every step needs the weights of a model")
     from rich.console import Console
 
-    from regard.analysis.trace_attention import trace as trace_example
     from regard.explore.trace_html import write_trace_html
     from regard.explore.trace_tables import trace_table
+    from regard.tracing.attention import trace as trace_example
 
     if text is None:
         trace = trace_example()

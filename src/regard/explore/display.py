@@ -13,11 +13,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.analysis.recording import Recording
 from regard.errors import InvalidArgument
 from regard.explore.html_page import to_html, write_html
 from regard.explore.pack import MAX_QKV_BYTES, check, qkv_bytes
 from regard.explore.sketch import count_cells, count_top_keys, plan_sketches
+from regard.recordings.recording import Recording
 
 if TYPE_CHECKING:
     from regard.explore.widget import ExplorerWidget

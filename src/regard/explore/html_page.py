@@ -19,7 +19,7 @@ from regard.explore.static_files import hash_of, inert_json, module_scripts, sta
 from regard.files import atomic_write
 
 if TYPE_CHECKING:
-    from regard.analysis.recording import Recording
+    from regard.recordings.recording import Recording
 
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
@@ -47,8 +47,8 @@ def write_html(recording: Recording, path: str | os.PathLike[str], *, compare_wi
 
     Example:
         >>> import regard, tempfile, torch
-        >>> from regard.analysis.layer import Layer
-        >>> from regard.analysis.recording import Recording
+        >>> from regard.recordings.layer import Layer
+        >>> from regard.recordings.recording import Recording
         >>> weights = regard.weights(torch.randn(1, 8, 1, 64), torch.randn(1, 8, 2, 64))
         >>> recording = Recording("a title", "a model", (Layer("encoder.0", "encoder", weights, ("a",), ("b", "c")),))
         >>> with tempfile.TemporaryDirectory() as folder:

@@ -10,12 +10,11 @@ from typing import cast
 import numpy as np
 from torch import Tensor
 
-from regard.analysis.head_scores import HEAD_SCORES, Columns, HeadScoreAccumulator
-from regard.analysis.layer import Layer, require_one_sequence
-from regard.analysis.opening import opening_head, opening_token
-from regard.analysis.recording import Recording
+from regard.analysis.head_scores import HEAD_SCORES, HeadScoreAccumulator
+from regard.analysis.tables import Columns
 from regard.errors import InvalidArgument, InvalidType, raise_problems, short_repr
 from regard.explore.alignment import align_sequences, counterparts
+from regard.explore.opening import opening_head, opening_token
 from regard.explore.page_format import (
     FORMAT_VERSION,
     PRECISION,
@@ -30,6 +29,8 @@ from regard.explore.page_format import (
 from regard.explore.segment_shares import layer_segments, measures_of_segments, segment_headers
 from regard.explore.sketch import THUMBNAIL, build_dense, build_sketch, measures_for, plan_sketches
 from regard.ops.scores import ScaledDotProduct, Score, Sum
+from regard.recordings.layer import Layer, require_one_sequence
+from regard.recordings.recording import Recording
 from regard.text.display import display_tokens
 from regard.text.tokens import SPACE, is_special, normalize_tokens
 from regard.text.words import group_into_words
@@ -62,8 +63,8 @@ def pack(recording: Recording, compare_with: Recording | None = None) -> tuple[P
 
     Example:
         >>> import regard, torch
-        >>> from regard.analysis.layer import Layer
-        >>> from regard.analysis.recording import Recording
+        >>> from regard.recordings.layer import Layer
+        >>> from regard.recordings.recording import Recording
         >>> weights = regard.weights(torch.randn(1, 8, 1, 64), torch.randn(1, 8, 2, 64))
         >>> layer = Layer("encoder.0", "encoder", weights, ("a",), ("b", "c"))
         >>> header, blocks = pack(Recording("a title", "a model", (layer,)))

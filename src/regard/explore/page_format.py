@@ -100,7 +100,7 @@ class LayerHeader(TypedDict):
 
 
 class Opening(TypedDict):
-    """What the page shows first, see `regard.analysis.opening`."""
+    """What the page shows first, see `regard.explore.opening`."""
 
     layer: int
     """Index of the layer in `PageHeader.layers`."""

@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 
 from regard.analysis.head_scores import HEAD_SCORES, head_scores
-from regard.analysis.layer import LayerList
-from regard.analysis.recording import Recording
 from regard.errors import raise_problems, short_repr
 from regard.explore.pack import check, make_header, qkv, qkv_arrays, qkv_shapes, scores_of
 from regard.explore.page_format import PageHeader, SegmentHeader, float_array, write_block
@@ -22,6 +20,8 @@ from regard.explore.sketch import MAX_MAP_SIZE, THUMBNAIL, LayerData, allowed_bl
 from regard.ops import WeightMatrix
 from regard.ops.measures import BlockMean, Max, MaxResult
 from regard.ops.tile import KeyRange
+from regard.recordings.layer import LayerList
+from regard.recordings.recording import Recording
 
 LEVEL_FACTOR = 4
 """The blocks of a level have this many times as many cells per side as those of the next finer level."""

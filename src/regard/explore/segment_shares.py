@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
 from regard.analysis.segment_positions import LayerSegments, resolve_segments
 from regard.analysis.segments import segment_measures, segment_shares, segment_sizes
 from regard.explore.page_format import SegmentHeader
 from regard.ops.measures import Measure
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 
 DECIMALS = 8
 """Of a share. The page prints three, which are those of the share itself: float32 has fewer than eight."""

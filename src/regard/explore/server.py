@@ -29,7 +29,7 @@ except ImportError as error:
     raise MissingExtra(f"the server needs {error.name}: install it with `pip install 'regard[serve]'`") from None
 
 if TYPE_CHECKING:
-    from regard.analysis.recording import Recording
+    from regard.recordings.recording import Recording
 
 HOST = "127.0.0.1"
 ALLOWED_HOSTS = (HOST, "localhost")

@@ -19,8 +19,8 @@ from regard.ops.masks import Padding
 from regard.ops.measures import BlockMean, Mass, Measure, Received, TopK
 
 if TYPE_CHECKING:
-    from regard.analysis.layer import Layer
     from regard.ops.request import AttentionRequest
+    from regard.recordings.layer import Layer
 
 MAX_MAP_SIZE = 256
 """The largest number of rows and columns of a map."""

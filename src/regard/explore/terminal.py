@@ -51,7 +51,8 @@ def attention_table(words: WordWeights) -> RenderableType:
 
     Example:
         >>> import regard, torch
-        >>> from regard.analysis import Layer, Recording, word_weights
+        >>> from regard.analysis import word_weights
+        >>> from regard.recordings import Layer, Recording
         >>> shares = torch.tensor([[[[0.75, 0.25], [0.125, 0.875]]]])
         >>> weights = regard.weights(shares.log(), torch.eye(2)[None, None], scale=1.0)
         >>> cross = Layer("cross.0", "cross", weights, ("▁ja", "▁gut"), ("▁yes", "▁good"))
@@ -85,7 +86,8 @@ def token_tables(words: WordWeights, word: str) -> RenderableType:
 
     Example:
         >>> import regard, torch
-        >>> from regard.analysis import Layer, Recording, word_weights
+        >>> from regard.analysis import word_weights
+        >>> from regard.recordings import Layer, Recording
         >>> shares = torch.tensor([[[[0.75, 0.25], [0.125, 0.875]]]])
         >>> weights = regard.weights(shares.log(), torch.eye(2)[None, None], scale=1.0)
         >>> layer = Layer("encoder.0", "encoder", weights, ("▁very", "▁good"), ("▁very", "▁good"))

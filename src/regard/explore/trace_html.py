@@ -23,7 +23,7 @@ from regard.files import atomic_write
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from regard.analysis.trace import Trace
+    from regard.tracing.trace import Trace
 
 LEGEND = "Blue cells are above 0, orange cells below: the stronger the color, the larger the number within its table."
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from regard.analysis.trace_steps import exponentials
+from regard.tracing.steps import exponentials
 
 if TYPE_CHECKING:
-    from regard.analysis.trace import Trace
     from regard.explore.trace_selection import TraceSelection
+    from regard.tracing.trace import Trace
 
 MAX_BYTES = 1_500_000
 """Size of the packed numbers up to which a page contains all heads and queries."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from regard.analysis.trace import Trace
+    from regard.tracing.trace import Trace
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from regard.text.words import group_into_words, is_special
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from regard.analysis.trace import Trace
+    from regard.tracing.trace import Trace
 
 
 @dataclass(frozen=True)

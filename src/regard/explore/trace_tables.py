@@ -20,7 +20,7 @@ from regard.explore.token_labels import token_labels
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from regard.analysis.trace import Step, Trace
+    from regard.tracing.trace import Step, Trace
 
 MAX_FEATURE_ROWS = 8
 """How many rows of features are shown; rows of tokens are shown all."""

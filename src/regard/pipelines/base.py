@@ -12,9 +12,6 @@ import torch
 from torch import Tensor
 
 from regard.analysis.head_scores import repeated_random_tokens
-from regard.analysis.layer import AttentionKind
-from regard.analysis.recording import Recording
-from regard.analysis.trace import Trace
 from regard.checks import Checks, as_device, describe
 from regard.data.batching import pad_batch
 from regard.errors import InvalidArgument, short_repr
@@ -25,8 +22,11 @@ from regard.models.encoder_decoder import EncoderDecoder
 from regard.pipelines.packing import batches_by_length
 from regard.pipelines.recording import record_forward
 from regard.pipelines.tracing import trace_forward
+from regard.recordings.layer import AttentionKind
+from regard.recordings.recording import Recording
 from regard.text.base import BaseTokenizer
 from regard.text.tokenizer import check_vocab_size, load_tokenizer
+from regard.tracing.trace import Trace
 
 ModelT = TypeVar("ModelT", bound=EncoderDecoder | GPT | Bert)
 SelfAttentionT = TypeVar("SelfAttentionT", bound=GPT | Bert)

@@ -7,10 +7,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from regard.analysis.trace import TraceBuilder
 from regard.models import GPT, Bert
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.nn.absolute_positions import LearnedPositions, SinusoidalPositions
+from regard.tracing.trace import TraceBuilder
 
 ROWS = "token feature"
 

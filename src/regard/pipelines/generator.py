@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.functional import cross_entropy
 
-from regard.analysis.recording import Recording
 from regard.checks import Checks
 from regard.generation.beam_search import beam_search, check_search
 from regard.generation.greedy import NextToken, argmax_token, decode_steps, greedy
@@ -19,6 +18,7 @@ from regard.generation.state import DecodingState, Hypothesis
 from regard.metrics.classification import perplexity
 from regard.models.gpt import GPT
 from regard.pipelines.base import SelfAttentionPipeline, check_token_counts
+from regard.recordings.recording import Recording
 from regard.text.validation import check_texts
 
 MAX_NEW_TOKENS = 200

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from regard.analysis.layer import AttentionKind, Layer, LayerList
-from regard.analysis.recording import Recording
 from regard.models import GPT, Bert
 from regard.models.encoder_decoder import EncoderDecoder
+from regard.recordings.layer import AttentionKind, Layer, LayerList
+from regard.recordings.recording import Recording
 from regard.text.base import BaseTokenizer
 
 Axes = Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.analysis.layer import AttentionKind
-from regard.analysis.trace import Trace, TraceBuilder
-from regard.analysis.trace_attention import trace_layer
 from regard.checks import Checks
 from regard.models import GPT, Bert
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.nn.transformer_layer import Residual
 from regard.pipelines.embedding_steps import add_embedding, add_norm
 from regard.pipelines.recording import Axes, as_batch
+from regard.recordings.layer import AttentionKind
+from regard.tracing.attention import trace_layer
+from regard.tracing.trace import Trace, TraceBuilder
 
 Model = Bert | GPT | EncoderDecoder
 

@@ -11,9 +11,6 @@ from typing import Any, Self
 
 import torch
 
-from regard.analysis.layer import LayerList
-from regard.analysis.recording import Recording
-from regard.analysis.trace import Trace
 from regard.checks import Checks
 from regard.errors import InvalidArgument, short_repr
 from regard.generation.beam_search import beam_search, check_search
@@ -25,8 +22,11 @@ from regard.pipelines.confidence import ConfidenceModel
 from regard.pipelines.packing import pack, split_sentences
 from regard.pipelines.recording import axis_tokens, record_teacher_forced, teacher_forcing_batch
 from regard.pipelines.tracing import trace_model_layer
+from regard.recordings.layer import LayerList
+from regard.recordings.recording import Recording
 from regard.text.base import BaseTokenizer
 from regard.text.validation import check_texts
+from regard.tracing.trace import Trace
 
 BUNDLED_MODEL = "bundled/tatoeba-en-de"
 EXTRA_TOKENS_PER_LINE = 8  # added to the length of each line: a step of a beam costs memory, however short the line is

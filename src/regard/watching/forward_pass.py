@@ -10,7 +10,7 @@ from threading import get_ident
 
 from torch import Tensor, nn
 
-from regard.analysis.layer import AttentionKind
+from regard.recordings.layer import AttentionKind
 from regard.watching.call import AttentionCall, CallIdentity
 from regard.watching.module_inspection import REGARD_LAYERS
 from regard.watching.result import LayerKey

@@ -10,12 +10,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from regard.analysis.layer import AttentionKind
 from regard.errors import InvalidArgument, StaleView, raise_problems
 from regard.ops import WeightMatrix
 from regard.ops.masks import Spans
 from regard.ops.measures import Measure
 from regard.ops.tree import TensorVersions, tensors_in
+from regard.recordings.layer import AttentionKind
 from regard.watching.call import AttentionCall, Continuation
 from regard.watching.concatenate import concatenate_calls, concatenate_results, concatenate_valid
 from regard.watching.prefix_keys import KeyPlacement

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.analysis.layer import AttentionKind
 from regard.checks import warn
 from regard.errors import InvalidArgument, raise_problems
 from regard.ops import AttentionOutput, WeightMatrix
 from regard.ops.measures import Measure
+from regard.recordings.layer import AttentionKind
 from regard.watching.block import WatchBlock
 from regard.watching.call import AttentionCall, CallIdentity, Continuation
 from regard.watching.forward_pass import ForwardPass

@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard.analysis.layer import AttentionKind
 from regard.nn import AdditiveAttention, GraphAttention, MultiHeadAttention, SelfAttention, SelfAttention2d
+from regard.recordings.layer import AttentionKind
 
 LIBRARY_MODULES = ("torch.", "transformers.modeling_utils", "transformers.generation")
 """Python modules whose classes do not belong to one model."""

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.analysis.layer import AttentionKind, LayerList
-from regard.analysis.recording import Recording
 from regard.checks import Checks
 from regard.errors import InvalidArgument, short_repr
 from regard.ops.matrix import DENSE_LIMIT
+from regard.recordings.layer import AttentionKind, LayerList
+from regard.recordings.recording import Recording
 from regard.watching.layer_recorder import LayerRecorder
 from regard.watching.watched_layer import WatchedLayer
 

@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.analysis.layer import AttentionKind
 from regard.errors import InvalidArgument
 from regard.ops.masks import Causal, Mask, Window
 from regard.ops.request import make_request
 from regard.ops.scores import Bias, ScaledDotProduct, Score, Sinks, SoftCap
+from regard.recordings.layer import AttentionKind
 from regard.watching.call import AttentionCall
 from regard.watching.prefix_keys import as_prefix
 from regard.watching.registry import listener_for

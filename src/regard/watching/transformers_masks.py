@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from regard.analysis.layer import AttentionKind
 from regard.ops.masks import Causal, Mask, Padding, as_mask, to_spans
+from regard.recordings.layer import AttentionKind
 from regard.watching.prefix_keys import find_origin_with_prefix
 from regard.watching.registry import active_listeners
 

@@ -14,8 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from regard.analysis.head_scores import repeated_random_tokens
-from regard.analysis.layer import LayerList
-from regard.analysis.recording import MAX_IMAGE_SIDE, Recording
 from regard.errors import (
     InvalidArgument,
     InvalidFile,
@@ -27,6 +25,8 @@ from regard.errors import (
 from regard.files import as_path
 from regard.input_files import check_file, exists
 from regard.pipelines.base import available_device
+from regard.recordings.layer import LayerList
+from regard.recordings.recording import MAX_IMAGE_SIDE, Recording
 from regard.text.tokenizer import panics_as_errors, readable_tokens
 from regard.text.validation import surrogate_errors
 from regard.watching.result import WatchResult

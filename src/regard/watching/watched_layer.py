@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.analysis.layer import Layer, Measurements, Numbers
 from regard.ops import WeightMatrix
+from regard.recordings.layer import Layer, Measurements, Numbers
 from regard.watching.layer_recorder import LayerRecorder
 
 

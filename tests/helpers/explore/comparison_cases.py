@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 import regard
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
 from regard.explore.page_format import dequantize, quantize
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 
 TOKENS_A = ("▁The", "▁animal", "▁was", "▁too", "▁ti", "red", ".", "</s>")
 TOKENS_B = ("▁The", "▁old", "▁animal", "▁was", "▁too", "▁wide", ".", "</s>")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from regard.analysis.layer import Layer
+from regard.recordings.layer import Layer
 from regard.text.tokens import is_special
 from regard.text.words import word_indices
 

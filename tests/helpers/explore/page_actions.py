@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 
 FOUR_DIGITS = 0.5e-4
 """The rounding of a weight that is written with four decimals."""

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
 from regard.ops.weight_matrix import WeightMatrix
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 
 LONG = 600
 """Tokens of a layer that is too large for a page to hold every weight."""

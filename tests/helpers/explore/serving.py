@@ -11,9 +11,9 @@ from contextlib import contextmanager
 import torch
 
 import regard
-from regard.analysis.layer import Layer
-from regard.analysis.recording import Recording
 from regard.explore.server import bind
+from regard.recordings.layer import Layer
+from regard.recordings.recording import Recording
 
 TOKENS = tuple(f"▁word{number}" for number in range(600))
 SHORT = TOKENS[:5]

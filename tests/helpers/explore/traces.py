@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 import regard
-from regard.analysis import trace_layer
-from regard.analysis.trace import Trace
 from regard.models import GPT, Bert, BertConfig, GPTConfig, RNNSearch, RNNSearchConfig, Transformer, TransformerConfig
 from regard.pipelines.tracing import trace_forward, trace_model_layer
+from regard.tracing import trace_layer
+from regard.tracing.trace import Trace
 
 SOURCE = ["▁The", "▁animal", "▁was", "▁ti", "red", ".", "</s>"]
 TARGET = ["▁Das", "▁Tier", "▁war", "▁müde", ".", "</s>"]

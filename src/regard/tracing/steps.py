@@ -1,4 +1,4 @@
-"""The steps of attention layers, from their input to their output, for `regard.analysis.trace_attention`."""
+"""The steps of attention layers, from their input to their output, for `regard.tracing.attention`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from regard.analysis.trace import TraceBuilder
 from regard.nn import (
     AdditiveAttention,
     AlibiPositions,
@@ -21,6 +20,7 @@ from regard.nn import (
 from regard.ops import AttentionOutput, WeightMatrix
 from regard.ops import weights as weights_of
 from regard.ops.masks import Causal, to_dense
+from regard.tracing.trace import TraceBuilder
 
 Projection = tuple[Tensor, Tensor | None]
 """A weight (heads, features, head_dim) and a bias (heads, head_dim)."""

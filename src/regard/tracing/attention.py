@@ -10,19 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.analysis.trace import Trace, TraceBuilder
-from regard.analysis.trace_steps import (
+from regard.checks import Checks
+from regard.errors import InvalidArgument, InvalidType, short_repr
+from regard.nn import AdditiveAttention, MultiHeadAttention, SelfAttention
+from regard.ops import AttentionOutput, attend
+from regard.ops.masks import MaskLike
+from regard.tracing.steps import (
     add_additive,
     add_attention,
     add_multi_head,
     add_projections,
     add_self,
 )
-from regard.checks import Checks
-from regard.errors import InvalidArgument, InvalidType, short_repr
-from regard.nn import AdditiveAttention, MultiHeadAttention, SelfAttention
-from regard.ops import AttentionOutput, attend
-from regard.ops.masks import MaskLike
+from regard.tracing.trace import Trace, TraceBuilder
 
 MAX_ELEMENTS = 10**6
 """Largest size of a step. A trace is for reading; its largest step has tokens² · heads · head_dim elements."""
@@ -142,7 +142,7 @@ def trace_layer(
         >>> import regard, torch
         >>> layer = regard.nn.MultiHeadAttention(8, 2)
         >>> x = torch.randn(1, 3, 8)
-        >>> trace = regard.analysis.trace_layer(layer, x, mask=regard.Causal())
+        >>> trace = regard.tracing.trace_layer(layer, x, mask=regard.Causal())
         >>> torch.allclose(trace["output"].float(), layer(x, mask=regard.Causal()).output[0], atol=1e-6)
         True
         >>> trace["weighted values"].shape, trace["heads joined"].shape

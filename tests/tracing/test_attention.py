@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import regard
-from regard.analysis import trace_layer
 from regard.errors import InvalidArgument, InvalidType
 from regard.models.config import TransformerLayerConfig
 from regard.models.layers import attention_positions
 from regard.nn import MultiHeadAttention, SelfAttention
 from regard.ops.masks import Causal
+from regard.tracing import trace_layer
 
 
 def test_the_example_is_the_one_of_four_words():

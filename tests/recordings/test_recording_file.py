@@ -13,13 +13,13 @@ from torch import Tensor
 import regard
 from helpers.ops.cases import SCORES, masks
 from helpers.recordings import changed, recorded, rules, same
-from regard.analysis import Layer, Recording
 from regard.errors import InvalidArgument, InvalidFile
 from regard.ops.masks import Mask
 from regard.ops.measures import Block, Measure
 from regard.ops.rules import class_id
 from regard.ops.scores import Bias, ScaledDotProduct, Score, Sinks
 from regard.ops.tile import Tile
+from regard.recordings import Layer, Recording
 
 SHAPE = BATCH, HEADS, QUERIES, KEYS = 2, 4, 9, 12
 PART = {"batch": 1, "heads": [3, 0], "queries": [7, 2, 4]}

@@ -9,10 +9,11 @@ from torch import Tensor
 
 import regard
 from helpers.char_model import trained_writer
-from regard.analysis import Layer, Recording, head_scores
-from regard.analysis.opening import MAX_QUERIES, opening_head, opening_token
+from regard.analysis import head_scores
 from regard.errors import InvalidArgument
+from regard.explore.opening import MAX_QUERIES, opening_head, opening_token
 from regard.pipelines import TextEncoder, Translator
+from regard.recordings import Layer, Recording
 
 SENTENCE = "The animal didn't cross the street because it was too tired."
 TOKENS = ("[CLS]", "▁the", "▁cat", "▁saw", "▁a", "▁dog", "▁run", ",", "[SEP]")

@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from regard.analysis.layer import Layer, require_one_sequence
 from regard.analysis.padding import valid_rows_and_columns
-from regard.analysis.recording import Recording
 from regard.checks import Checks
 from regard.errors import InvalidArgument
+from regard.recordings.layer import Layer, require_one_sequence
+from regard.recordings.recording import Recording
 from regard.text.tokens import is_special
 
 MAX_QUERIES = 32
@@ -65,7 +65,7 @@ def opening_head(recording: Recording) -> OpeningHead:
 
     Examples:
         >>> import regard
-        >>> from regard.analysis.opening import opening_head
+        >>> from regard.explore.opening import opening_head
         >>> recording = regard.pipelines.Translator.load().record("The cat is small.")
         >>> recording.layers[opening_head(recording).layer].kind
         'cross'
@@ -114,7 +114,7 @@ def opening_token(layer: Layer, head: int) -> int:
 
     Examples:
         >>> import regard
-        >>> from regard.analysis.opening import opening_token
+        >>> from regard.explore.opening import opening_token
         >>> layer = regard.pipelines.Translator.load().record("The cat is small.").layers.cross[2]
         >>> layer.query_tokens[opening_token(layer, 5)] in ("▁Die", "▁Katze", "▁ist", "▁klein")
         True

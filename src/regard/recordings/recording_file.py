@@ -22,8 +22,6 @@ from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import Tensor
 
-from regard.analysis.layer import Layer, LayerList, Numbers, require_one_sequence
-from regard.analysis.recording import Recording
 from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidFile, RegardError, raise_problems, short_repr
 from regard.files import as_path, atomic_write
@@ -35,6 +33,8 @@ from regard.ops.request import AttentionRequest, make_request
 from regard.ops.rules import Rule, class_by_id, class_id, registered
 from regard.ops.scores import Score, as_score
 from regard.ops.tree import subtrees
+from regard.recordings.layer import Layer, LayerList, Numbers, require_one_sequence
+from regard.recordings.recording import Recording
 
 VERSION = 4
 """Of the format. This release reads version 4; later ones read it, too."""

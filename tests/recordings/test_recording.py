@@ -9,9 +9,9 @@ from safetensors.torch import save_file
 import regard
 from helpers.ops.cases import SCORES, masks
 from helpers.recordings import changed, layer, recorded, rules, same
-from regard.analysis import Layer, Recording
 from regard.errors import InvalidArgument, InvalidFile, StaleView
 from regard.pipelines import Translator
+from regard.recordings import Layer, Recording
 
 SHAPE = BATCH, HEADS, QUERIES, KEYS = 1, 4, 9, 12
 MASKS = list(masks(*SHAPE))

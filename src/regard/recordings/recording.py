@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from regard.analysis.layer import Layer, LayerList, count_kinds
 from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidType, did_you_mean, short_repr
 from regard.ops.tree import map_tensors
+from regard.recordings.layer import Layer, LayerList, count_kinds
 
 MAX_IMAGE_SIDE = 512
 """Largest height and width of a recording's image, in pixels."""
@@ -139,7 +139,7 @@ class Recording:
                 function has more than 64 ranges of keys in a row.
             InvalidFile: If the file cannot be written.
         """
-        from regard.analysis.recording_file import save_recording
+        from regard.recordings.recording_file import save_recording
 
         save_recording(self, path, dtype)
 
