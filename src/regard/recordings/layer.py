@@ -132,12 +132,11 @@ class LayerList(Sequence[Layer]):
             return self._find(index)
         if isinstance(index, bool) or not isinstance(index, int):
             raise InvalidType(f"layers: expected a name or a number, got {type(index).__name__}")
-        if not self._layers:
+        count = len(self._layers)
+        if not count:
             raise InvalidArgument(f"layers: there are no layers in {self._owner}, got {index}")
-        if not -len(self) <= index < len(self):
-            raise InvalidArgument(
-                f"layers: expected a number below {len(self)}, the layers of {self._owner}, got {index}"
-            )
+        if not -count <= index < count:
+            raise InvalidArgument(f"layers: expected a number below {count}, the layers of {self._owner}, got {index}")
         return self._layers[index]
 
     def _find(self, name: str) -> Layer:

@@ -122,6 +122,8 @@ class AttentionCall:
 
     def copy_of_cache(self) -> AttentionCall:
         """With keys and values that are not written in place later, as a static KV cache is."""
+        if not _was_written_to(self.request.key) and (self.value is None or not _was_written_to(self.value)):
+            return self
         return self.with_keys(
             lambda part: part.clone() if _was_written_to(part) else part, mask=self.request.mask, bias=self.bias
         )

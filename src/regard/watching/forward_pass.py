@@ -31,6 +31,7 @@ class ForwardPass:
         num_calls: The number of attention calls.
         last_call: What the last call was, while the model runs.
         is_continuation_decided: Whether it is known which recording the forward pass belongs to.
+        thread: The thread that it runs in.
         softmax_products: The ids of modules that multiply by the result of a softmax.
     """
 
@@ -44,12 +45,7 @@ class ForwardPass:
     softmax_products: set[int] = field(default_factory=set[int])
     _num_calls_at_entry: list[int] = field(default_factory=list[int])
     _is_sdpa_suspended: bool = False
-    _thread: int = field(default_factory=get_ident)
-
-    @property
-    def is_in_this_thread(self) -> bool:
-        """Whether the thread that runs now is the one in which it began."""
-        return self._thread == get_ident()
+    thread: int = field(default_factory=get_ident)
 
     def enter(self, module: nn.Module) -> None:
         """A module starts to run."""

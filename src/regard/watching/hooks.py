@@ -71,8 +71,7 @@ class Attachment:
     def detach(self) -> None:
         """Undo everything that is installed, if anything is."""
         registry.deactivate(self._listener)
-        for module in self._modules:
-            _remove(module, self._hooks)
+        _remove(self._modules, self._hooks)
         self.leave_mode()
 
     def enter_mode(self) -> None:
@@ -91,13 +90,16 @@ class Attachment:
             other.__enter__()
 
 
-def _remove(module: nn.Module, hooks: Sequence[Hook]) -> None:
-    """Remove hooks from a module, also those of which registering was interrupted."""
-    for table in (vars(module)[name] for name in TABLES):
-        for number in [number for number, hook in table.items() if hook in hooks]:
-            for name in FLAGS:
-                vars(module)[name].pop(number, None)
-            del table[number]
+def _remove(modules: Iterable[nn.Module], hooks: Sequence[Hook]) -> None:
+    """Remove hooks from modules, also those of which registering was interrupted."""
+    for module in modules:
+        state = vars(module)
+        for table in TABLES:
+            for number, hook in list(state[table].items()):
+                if hook in hooks:
+                    for flags in FLAGS:
+                        state[flags].pop(number, None)
+                    del state[table][number]
 
 
 def is_abandoned(listener: WatchBlock) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -225,7 +226,7 @@ class Listener(WatchBlock):
 
     def before_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         forward = self.forward
-        if forward.modules and not forward.is_in_this_thread:
+        if forward.modules and forward.thread != get_ident():
             raise InvalidArgument(
                 f"{type(self.model).__name__} is being watched and runs in two threads at once; call it from one"
             )
@@ -242,7 +243,7 @@ class Listener(WatchBlock):
 
     def after_forward(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         forward = self.forward
-        if not forward.modules or not forward.is_in_this_thread:  # the watch ended meanwhile, or two threads
+        if not forward.modules or forward.thread != get_ident():  # the watch ended meanwhile, or two threads
             return
         try:
             if output is not None:  # it is None if forward raised

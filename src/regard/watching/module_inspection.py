@@ -43,14 +43,13 @@ def attention_kind(name: str, module: nn.Module, module_stack: Sequence[nn.Modul
     parent = module_stack[-2] if len(module_stack) > 1 else None
     if isinstance(parent, nn.TransformerDecoderLayer):
         return "cross" if module is parent.multihead_attn else "decoder"
-    parts = name.lower().split(".")
-    last = [part for part in parts if not part.isdigit()][-2:]
+    last = [part for part in name.lower().split(".") if not part.isdigit()][-2:]
     is_named_cross = any(map(CROSS_NAME.search, last)) and not SELF_NAME.search(last[-1])
     if getattr(module, "is_cross_attention", False) or is_named_cross:
         return "cross"
-    if getattr(module, "is_decoder", False) or any("decoder" in part for part in parts):
+    if getattr(module, "is_decoder", False) or "decoder" in name.lower():
         return "decoder"
-    if any("encoder" in part for part in parts):
+    if "encoder" in name.lower():
         return "encoder"
     return "decoder" if getattr(module, "is_decoder", getattr(module, "is_causal", is_causal)) else "encoder"
 
@@ -77,11 +76,14 @@ def may_attend(cls: type[nn.Module]) -> bool:
 
 def around_attention(modules: Mapping[str, nn.Module]) -> set[str]:
     """The names of a model and its children, of the modules that may attend, and of all modules around these."""
-    names = {name for name in modules if "." not in name}
+    names: set[str] = set()
     for name, module in modules.items():
-        if isinstance(module, REGARD_LAYERS) or may_attend(type(module)):
-            parts = name.split(".")
-            names.update(".".join(parts[:length]) for length in range(1, len(parts) + 1))
+        if "." not in name:
+            names.add(name)
+        elif isinstance(module, REGARD_LAYERS) or may_attend(type(module)):
+            while name not in names:
+                names.add(name)
+                name = name.rpartition(".")[0]
     return names
 
 
@@ -155,13 +157,17 @@ def uses_only_attention_interface(classes: Collection[type[nn.Module]]) -> bool:
     """
     from transformers import PreTrainedModel
 
-    return not any(
-        calls_sdpa(cls)
-        # one that is named like attention is refused if none of its calls was recorded
-        or (may_compute_weights(cls) and not computes_own_softmax(cls))
-        or (issubclass(cls, PreTrainedModel) and not cls._can_set_attn_implementation())
-        for cls in classes
-    )
+    models = [cls for cls in classes if issubclass(cls, PreTrainedModel)]
+    return not any(map(_may_bypass_interface, classes)) and all(cls._can_set_attn_implementation() for cls in models)
+
+
+@cache
+def _may_bypass_interface(cls: type[nn.Module]) -> bool:
+    """Whether a class may compute attention that goes neither through transformers' interface nor is refused.
+
+    One that is named like attention is refused if none of its calls was recorded.
+    """
+    return calls_sdpa(cls) or (may_compute_weights(cls) and not computes_own_softmax(cls))
 
 
 def batch_sizes(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> set[int]:
@@ -188,7 +194,10 @@ def _values(output: Any) -> Iterable[Any]:
 
 def _first_tensor(values: Iterable[Any]) -> Tensor | None:
     """The first tensor with a batch and another axis."""
-    return next((value for value in values if isinstance(value, Tensor) and value.ndim > 1), None)
+    for value in values:
+        if isinstance(value, Tensor) and value.ndim > 1:
+            return value
+    return None
 
 
 def is_of_transformers(model: nn.Module) -> bool:

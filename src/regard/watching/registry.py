@@ -78,8 +78,9 @@ def remove_leftovers() -> None:
 
 def listener_for(module: nn.Module) -> Listener | None:
     """The listener of the model that a module is in."""
-    for listener in active_listeners():
-        if id(module) in listener.module_names:
+    for each in _active:
+        listener = each()
+        if listener is not None and id(module) in listener.module_names:
             return listener
     return None
 

@@ -55,7 +55,9 @@ class WatchResult:
     @property
     def layers(self) -> LayerList:
         """The layers of the last forward pass: ``layers[0]``, ``layers["encoder.layer.0"]``, ``layers.encoder[1]``."""
-        return self.recording.layers if self._recordings else LayerList((), type(self.model).__name__)
+        if not self._recordings:
+            return LayerList((), type(self.model).__name__)
+        return self._as_recording(self._recordings[-1]).layers
 
     def attentions(
         self, kind: AttentionKind | None = None, *, limit: int = DENSE_LIMIT

@@ -56,18 +56,17 @@ def wrap_interfaces(interfaces: dict[int, Any], classes: Collection[type[nn.Modu
 
     # A file may have an interface of its own, and a class inherit from another file.
     files = {base.__module__ for cls in classes for base in cls.__mro__}
-    own = (getattr(sys.modules.get(name), "ALL_ATTENTION_FUNCTIONS", None) for name in files)
-    attention = [ALL_ATTENTION_FUNCTIONS, *(each for each in own if isinstance(each, AttentionInterface))]
+    own = [getattr(sys.modules.get(name), "ALL_ATTENTION_FUNCTIONS", None) for name in files]
+    attention = [ALL_ATTENTION_FUNCTIONS, *[each for each in own if isinstance(each, AttentionInterface)]]
     every: list[Any] = [*attention, ALL_MASK_ATTENTION_FUNCTIONS]
     for interface in every:
         interfaces[id(interface)] = interface
         is_mask = interface is ALL_MASK_ATTENTION_FUNCTIONS
         for name, function in dict(interface).items():
             if not hasattr(function, ORIGINAL):
-                interface[name] = _marked(wrap_mask_function(function) if is_mask else _wrap(name, function), function)
+                interface[name] = _wrap_mask_function(function) if is_mask else _wrap(name, function)
         if not is_mask and not hasattr(interface.get_interface, ORIGINAL):
-            wrapper = _wrap_default(interface.get_interface)
-            interface.get_interface = _marked(wrapper, None)  # on this object; its class does not change
+            interface.get_interface = _wrap_default(interface.get_interface)  # its class does not change
 
 
 def unwrap_interfaces(interfaces: dict[int, Any]) -> None:
@@ -87,9 +86,9 @@ def unwrap_interfaces(interfaces: dict[int, Any]) -> None:
     interfaces.clear()
 
 
-def _marked(wrapper: Any, original: Any) -> Any:
-    """A wrapper that says what it wraps."""
-    setattr(wrapper, ORIGINAL, original)
+def _wrap_mask_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    wrapper = wrap_mask_function(function)
+    setattr(wrapper, ORIGINAL, function)
     return wrapper
 
 
@@ -100,6 +99,7 @@ def _wrap_default(get: Callable[..., Any]) -> Callable[..., Any]:
         function = get(attn_implementation, default)
         return _wrap("eager", default) if function is default else function
 
+    setattr(get_interface, ORIGINAL, None)
     return get_interface
 
 
@@ -135,6 +135,7 @@ def _wrap(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
             weights = lazy_weights
         return listener.interventions.ablate_heads(layer, output), weights
 
+    setattr(attention, ORIGINAL, function)
     return attention
 
 
@@ -190,7 +191,7 @@ def call_from_transformers(
             f"{cls} uses the attention function {name!r}, whose mask is not a tensor of all cells; watch it after "
             'model.set_attn_implementation("sdpa")'
         )
-    sparse = [argument for argument in SPARSE_INDEX_ARGS if options.get(argument) is not None]
+    sparse = [argument for argument in SPARSE_INDEX_ARGS & options.keys() if options[argument] is not None]
     if sparse:
         raise InvalidArgument(
             f"{cls} selects the keys that it attends to ({', '.join(sparse)}), so its weights do not follow from "

@@ -139,8 +139,10 @@ class MaskRegistry:
 
     def is_causal(self, shape: tuple[int, int] | None) -> bool:
         """Whether the model made a causal mask of this shape in this forward pass."""
-        origins = (*self._skipped, *(self._of_tensors[mask] for mask in self._strong_refs))
-        return any(origin.pattern == "causal" and origin.shape == shape for origin in origins)
+        for origin in (*self._skipped, *map(self._of_tensors.__getitem__, self._strong_refs)):
+            if origin.pattern == "causal" and origin.shape == shape:
+                return True
+        return False
 
     def _find_similar(self, mask: Tensor, shape: tuple[int, int], kind: AttentionKind) -> MaskOrigin:
         """The origin of a mask that is not registered: perhaps a copy of one that is, or made from one."""
@@ -181,8 +183,10 @@ def _make_mask(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
 
 def _first_of_kind(origins: Sequence[MaskOrigin], shape: tuple[int, int], kind: AttentionKind) -> MaskOrigin:
     """The first origin for a kind of layer: decoder and encoder may have equally many tokens."""
-    of_kind = (origin for origin in origins if (origin.pattern == "all") != (kind == "decoder"))
-    return next(of_kind, origins[0] if origins else MaskOrigin.unknown(shape))
+    for origin in origins:
+        if (origin.pattern == "all") != (kind == "decoder"):
+            return origin
+    return origins[0] if origins else MaskOrigin.unknown(shape)
 
 
 def _are_equal(one: Tensor, other: Tensor) -> bool:
