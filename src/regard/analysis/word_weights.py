@@ -113,25 +113,27 @@ def word_weights(recording: Recording, layer: str | None = None, *, merge: bool 
         >>> words.key_words, words.weights.shape[1]
         (('Thank', 'you', '.', '</s>'), 4)
     """
-    layers = _select_layers(recording, layer)
-    require_one_sequence(layers)
+    selected = _select_layers(recording, layer)
+    require_one_sequence(selected)
     group = group_into_words if merge else _tokens_as_words
-    axes = zip((layers[0].query_tokens, layers[0].key_tokens), valid_rows_and_columns(layers[0]), strict=True)
+    first = selected[0]
+    axes = zip((first.query_tokens, first.key_tokens), valid_rows_and_columns(first), strict=True)
     rows, columns = (
         [(word, [valid[index] for index in indices]) for word, indices in group([tokens[each] for each in valid])]
         for tokens, valid in axes
     )
     total = torch.zeros(len(rows), len(columns), dtype=torch.float64)
-    for one in layers:
-        sides = zip((rows, columns), one.weights.shape[2:], strict=True)
-        query_groups, key_groups = (_word_of_each_token(words, size).to(one.weights.device) for words, size in sides)
+    for selected_layer in selected:
+        weights = selected_layer.weights
+        sides = zip((rows, columns), weights.shape[2:], strict=True)
+        query_groups, key_groups = (_word_of_each_token(words, size).to(weights.device) for words, size in sides)
         pool = GroupPool(query_groups, key_groups)
-        for head in range(one.weights.shape[1]):  # one at a time, which bounds the memory
-            total += one.weights.detach().at(heads=head).measure({"words": pool})["words"][0, 0].cpu()
-    num_heads = sum(one.weights.shape[1] for one in layers)
+        for head in range(weights.shape[1]):  # one at a time, which bounds the memory
+            total += weights.detach().at(heads=head).measure({"words": pool})["words"][0, 0].cpu()
+    num_heads = sum(each.weights.shape[1] for each in selected)
     return WordWeights(
-        tuple(one.name for one in layers),
-        layers[0].kind == "cross",
+        tuple(each.name for each in selected),
+        first.kind == "cross",
         num_heads,
         tuple(word for word, _ in rows),
         tuple(word for word, _ in columns),

@@ -146,10 +146,10 @@ class MaskRegistry:
 
     def _find_similar(self, mask: Tensor, shape: tuple[int, int], kind: AttentionKind) -> MaskOrigin:
         """The origin of a mask that is not registered: perhaps a copy of one that is, or made from one."""
-        held = [(one, self._of_tensors[one]) for one in reversed(self._strong_refs)]
+        held = [(known, self._of_tensors[known]) for known in reversed(self._strong_refs)]
         extended, is_certain = find_origin_with_prefix(mask, shape, held)
         registered = list(self._of_tensors.items())
-        copied = [origin for one, origin in registered if origin.shape == shape and _are_equal(one, mask)]
+        copied = [origin for known, origin in registered if origin.shape == shape and _are_equal(known, mask)]
         changed = [origin for _, origin in held if origin.shape == shape]  # as where a layer selects some of the keys
         changed += [origin for origin in reversed(self._skipped) if origin.shape == shape]
         if extended is not None and (is_certain or not (copied or changed)):
