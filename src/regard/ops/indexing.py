@@ -11,6 +11,7 @@ from torch import Tensor
 from regard.checks import Checks
 from regard.errors import InvalidType, short_repr
 from regard.ops.measures.base import Block, Measure, lowest
+from regard.ops.steps import Place, Step
 from regard.ops.tile import Shape
 
 Source = Literal["weights", "scores"]
@@ -42,6 +43,12 @@ class SelectCells(Measure, name="_select_cells"):
             inside = (keys >= start) & (keys < stop)
             selected = cells.gather(-1, torch.where(inside, keys - start, 0)).masked_fill(~inside, fill)
         return selected if self.source == "weights" else selected.masked_fill(selected <= lowest(cells.dtype), fill)
+
+    def steps(self, place: Place) -> list[Step] | None:
+        """The first key of a range of weights."""
+        if self.source != "weights" or isinstance(self.keys, Tensor) or self.keys.step not in (None, 1):
+            return None
+        return [Step("select", (self.keys.indices(place.shape[3])[0],))]
 
     def result_specs(self, shape: Shape, dtype: torch.dtype) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
         if isinstance(self.keys, Tensor):

@@ -14,6 +14,7 @@ from regard.checks import Checks, broadcastable_to, describe
 from regard.errors import InvalidArgument
 from regard.ops.masks.base import Mask, MaskLike, as_mask
 from regard.ops.scores.base import Key, Query, Score, as_score
+from regard.ops.steps import Place
 from regard.ops.tile import Index, KeyRange, Shape, Tile
 from regard.ops.tree import Tree, map_float_tensors, tensors_in
 
@@ -68,6 +69,17 @@ class AttentionRequest:
     def dtype(self) -> torch.dtype:
         """The dtype of weights, scores and sums: float64 for float64, else float32."""
         return torch.float64 if self.query.dtype == torch.float64 else torch.float32
+
+    @property
+    def place(self) -> Place:
+        """Where mask and score apply, in the indices that they were made for."""
+        shape = self.shape if self.full_shape is None else self.full_shape
+        return Place(shape, self.offset, None, self.query.device, self.dtype)
+
+    @property
+    def local_place(self) -> Place:
+        """Where measures apply, in the indices of the matrix; positions are those of its queries."""
+        return Place(self.shape, self.offset, self.rows, self.query.device, self.dtype)
 
     def tile(
         self,

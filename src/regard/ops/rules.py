@@ -14,6 +14,7 @@ from typing_extensions import dataclass_transform
 
 from regard.checks import as_device, describe
 from regard.errors import InvalidArgument, InvalidType, did_you_mean, short_repr
+from regard.ops.steps import Place, Step
 from regard.ops.tree import map_tensors
 
 _BUILTIN: dict[type[Rule], dict[str, type[Rule]]] = {}
@@ -50,6 +51,10 @@ class Rule:
     is_tree_node: ClassVar[bool] = True  # see `tree`
     holds_code: ClassVar[bool] = False
     is_bias: ClassVar[bool] = False
+
+    def steps(self, place: Place) -> list[Step] | None:
+        """The rule as steps, for kernels in other languages; None if it cannot be written so."""
+        return None
 
     def __init_subclass__(cls, *, name: str | None = None, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -120,6 +125,11 @@ def builtin_classes(*bases: type[Rule]) -> Iterator[Any]:
     for base, classes in _BUILTIN.items():
         if not bases or base in bases:
             yield from classes.values()
+
+
+def has_steps(cls: type[Rule]) -> bool:
+    """Whether the rules of a class can be written as steps, for kernels in other languages."""
+    return cls.steps is not cls.base.steps
 
 
 def class_id(cls: type[Rule]) -> str:

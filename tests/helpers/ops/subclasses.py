@@ -28,7 +28,11 @@ def numbers(*shape, seed=0):
 
 TENSORS = [numbers(BATCH, HEADS, tokens, 4, seed=i).requires_grad_() for i, tokens in enumerate((QUERIES, KEYS, KEYS))]
 
-HINTS = {"allowed": ("key_range", "full_key_range", "depends_on_query"), "__call__": ("overwritable",), "compute": ()}
+HINTS = {
+    "allowed": ("key_range", "full_key_range", "depends_on_query", "steps"),
+    "__call__": ("overwritable", "steps"),
+    "compute": ("needs_all_keys", "steps"),
+}
 BASES = {"allowed": Mask, "__call__": Score, "compute": Measure}
 WAYS = (
     "in a subclass",

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from regard.errors import InvalidArgument
 from regard.ops.masks.base import Mask
 from regard.ops.measures.base import Measure
 from regard.ops.request import DTYPES, AttentionRequest, in_dtype_of_sums
@@ -82,7 +83,7 @@ class Kernel:
         dtypes: Dtypes of query, key and value.
         masks: Classes of masks that it supports, by exact type, for a user's subclass is another class; None for any.
         scores: The same for scores, with those within sums and modifiers.
-        measures: The same for measures.
+        measures: The same for measures. A kernel that reads `steps` overrides `supports` and `unsupported_rules`.
     """
 
     name: ClassVar[str]
@@ -110,12 +111,20 @@ class Kernel:
             yield f"it runs on {', '.join(self.devices)}, the tensors are on {request.query.device.type}"
         if request.query.dtype not in self.dtypes:
             yield f"it does not support {request.query.dtype}"
+        yield from self.unsupported_rules(inputs)
+
+    def unsupported_rules(self, inputs: KernelInputs) -> Iterator[str]:
+        """The reasons that are masks, scores and measures."""
         if self.measures is not None:
             yield from _unsupported(Measure, self.measures, inputs.measures.values())
         if self.masks is not None:
-            yield from _unsupported(Mask, self.masks, (request.mask,))
+            yield from _unsupported(Mask, self.masks, (inputs.request.mask,))
         if self.scores is not None:
-            yield from _unsupported(Score, self.scores, (request.score,))
+            yield from _unsupported(Score, self.scores, (inputs.request.score,))
+
+    def supports(self, measure: Measure) -> bool:
+        """Whether a measure's class is supported; its numbers or a rule in it may still not be."""
+        return self.measures is None or type(measure) in self.measures
 
     def inefficient_reasons(self, inputs: KernelInputs) -> Iterator[str]:
         """The reasons why another kernel is better for a call; they do not count if this one is named."""
@@ -136,3 +145,14 @@ def _unsupported(base: type[Rule], supported: frozenset[type], rules: Iterable[R
         for part in subtrees(rule):
             if isinstance(part, base) and type(part) not in supported:
                 yield f"it does not support the {base.__name__.lower()} {type(part).__name__}"
+
+
+def hidden_tensor_error(argument: str, rule: Rule) -> InvalidArgument:
+    """What is raised where `RunOptions.finds_hidden_tensors` finds one."""
+    names = [type(part).__name__ for part in subtrees(rule) if isinstance(part, Rule) and not part.builtin]
+    return InvalidArgument(
+        f"{argument}: {' or '.join(names)} uses a tensor that requires grad but would get no gradient: it must be an "
+        "attribute of the rule, or in a list, tuple, dict, dataclass or rule that is one, not in a closure, a module, "
+        "an object with slots, a class attribute or a global variable. Assign it to an attribute (of a module: its "
+        "parameters, called with torch.func.functional_call), or use kernel='reference'"
+    )

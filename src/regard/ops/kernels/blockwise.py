@@ -19,14 +19,13 @@ from regard.errors import InvalidArgument
 from regard.ops.autograd import Function
 from regard.ops.dropout import dropped_weights
 from regard.ops.grouped_query import grouped_matmul, grouped_matmul_grad
-from regard.ops.kernels.base import KernelInputs, RunOptions
+from regard.ops.kernels.base import KernelInputs, RunOptions, hidden_tensor_error
 from regard.ops.kernels.blocks import BlockLocation, BlockSizes, partition
 from regard.ops.kernels.differentiable import DifferentiableKernel, ForwardResult
 from regard.ops.kernels.results import MeasureResults, as_tensors
 from regard.ops.kernels.threads import run_parallel, thread_count
 from regard.ops.measures.base import Block, BlockIndex, Measure, apply_sinks, lowest
-from regard.ops.rules import Rule
-from regard.ops.tree import map_tensors, subtrees, tensors_in
+from regard.ops.tree import map_tensors, tensors_in
 
 
 class Blockwise(DifferentiableKernel):
@@ -65,7 +64,7 @@ class Blockwise(DifferentiableKernel):
                 query = location.slice_queries(request.query).to(request.dtype)
                 block = compute_block(location, query, key)
                 if options.finds_hidden_tensors and block.weights.requires_grad:
-                    raise _hidden_tensor("score", request.score)
+                    raise hidden_tensor_error("score", request.score)
                 if output is not None and values is not None:
                     weights, scale = block.weights, 1.0
                     if options.seed is not None:
@@ -78,7 +77,7 @@ class Blockwise(DifferentiableKernel):
                 for name, measure in inputs.measures.items():
                     result, index = _compute(measure, block)
                     if options.finds_hidden_tensors and _requires_grad(result):
-                        raise _hidden_tensor("measure", measure)
+                        raise hidden_tensor_error("measure", measure)
                     results.add(name, result, index)
                 del block  # so that the next one takes over its memory, which is in the cache
 
@@ -256,13 +255,3 @@ def _dropped(location: BlockLocation, p: float, seed: Tensor) -> tuple[Tensor, f
 def _requires_grad(result: Any) -> bool:
     parts = result if isinstance(result, tuple) else (result,)
     return any(isinstance(part, Tensor) and part.requires_grad for part in parts)
-
-
-def _hidden_tensor(argument: str, rule: Rule) -> InvalidArgument:
-    names = [type(part).__name__ for part in subtrees(rule) if isinstance(part, Rule) and not part.builtin]
-    return InvalidArgument(
-        f"{argument}: {' or '.join(names)} uses a tensor that requires grad but would get no gradient: it must be an "
-        "attribute of the rule, or in a list, tuple, dict, dataclass or rule that is one, not in a closure, a module, "
-        "an object with slots, a class attribute or a global variable. Assign it to an attribute (of a module: its "
-        "parameters, called with torch.func.functional_call), or use kernel='reference'"
-    )

@@ -17,7 +17,7 @@ from torch import Tensor
 from regard.ops.dropout import draw_seed
 from regard.ops.indexing import SelectCells
 from regard.ops.kernels.base import Kernel, KernelInputs, Measured, RunOptions
-from regard.ops.kernels.results import builtin_layouts, unflatten
+from regard.ops.kernels.results import result_layouts, unflatten
 from regard.ops.measures.base import Spec
 from regard.ops.request import AttentionRequest
 from regard.ops.rules import builtin_classes
@@ -35,7 +35,7 @@ def call_operator(kernel: str, inputs: KernelInputs, num_saved: int) -> tuple[Te
     is_tracked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in encoder.tensors)
     flat = torch.ops.regard.attend(*encoder.lists, text, kernel, seed, num_saved if is_tracked else 0)
     output, results = (None, flat) if inputs.value is None else (flat[0], flat[1:])
-    return output, unflatten(inputs.measures, builtin_layouts(inputs), results)
+    return output, unflatten(inputs.measures, result_layouts(inputs), results)
 
 
 @torch.library.custom_op("regard::attend", mutates_args=(), schema=f"({_SCHEMA}) -> Tensor[]")

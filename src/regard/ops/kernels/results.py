@@ -11,6 +11,7 @@ from torch import Tensor
 from regard.errors import InvalidArgument
 from regard.ops.kernels.base import KernelInputs
 from regard.ops.measures.base import BlockIndex, Measure
+from regard.ops.rules import has_steps
 from regard.ops.tile import Index, index_size
 
 Layouts = dict[str, tuple[Any, int]]
@@ -20,7 +21,8 @@ Layouts = dict[str, tuple[Any, int]]
 class MeasureResults:
     """The whole results, filled block by block.
 
-    Built-in measures say what their results look like; those of user-defined measures follow from their first block.
+    Measures that are built in or have steps say what their results look like; those of others follow from their first
+    block.
     """
 
     def __init__(self, inputs: KernelInputs) -> None:
@@ -30,13 +32,13 @@ class MeasureResults:
         self._allocating = threading.Lock()
         query, dtype = inputs.request.query, inputs.request.dtype
         for name, measure in self.measures.items():
-            if measure.builtin:
+            if measure.builtin or has_steps(type(measure)):
                 specs = measure.result_specs(self.shape, dtype)
                 self.layouts[name] = measure.result_type, len(specs)
                 self._wholes[name] = [query.new_zeros(shape, dtype=dtype) for shape, dtype in specs]
 
     def whole(self, name: str) -> list[Tensor]:
-        """The tensors of a built-in measure's result, to be filled."""
+        """The tensors of a result that is described by `result_specs`, to be filled."""
         return self._wholes[name]
 
     def add(self, name: str, result: Any, index: BlockIndex) -> None:
@@ -66,8 +68,8 @@ class MeasureResults:
         return [whole for name in self.measures for whole in self._wholes[name]]
 
 
-def builtin_layouts(inputs: KernelInputs) -> Layouts:
-    """The layouts of the results, if every measure is built in."""
+def result_layouts(inputs: KernelInputs) -> Layouts:
+    """The layouts of the results, if every measure describes them by `result_specs`."""
     shape, dtype = inputs.request.shape, inputs.request.dtype
     return {
         name: (measure.result_type, len(measure.result_specs(shape, dtype)))

@@ -21,6 +21,7 @@ from torch.nn.attention.flex_attention import BlockMask
 from regard.checks import Checks, broadcastable_to, describe, warn
 from regard.errors import InvalidArgument, InvalidType
 from regard.ops.rules import Rule
+from regard.ops.steps import Place, Step, with_four_axes
 from regard.ops.tile import KeyRange, Shape, Tile
 
 MaskModFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -33,7 +34,7 @@ class Mask(Rule):
     A subclass that overrides `allowed` alone gets the slow, safe defaults of the others, never its parent's.
     """
 
-    hints: ClassVar = {"allowed": ("key_range", "full_key_range", "depends_on_query")}
+    hints: ClassVar = {"allowed": ("key_range", "full_key_range", "depends_on_query", "steps")}
 
     def allowed(self, tile: Tile) -> Bool[Tensor, "..."]:
         """The cells that may be attended to: bool, broadcastable to (batch, heads, rows, keys)."""
@@ -56,6 +57,13 @@ class Mask(Rule):
         """What the two ranges need from the tensors' values; they get it by ``tile.summary(self)``."""
         return None
 
+    def steps(self, place: Place) -> list[Step] | None:
+        """The mask as steps in postfix order, for kernels in other languages; None if it cannot be written so.
+
+        See `regard.ops.steps` for the kinds. Such a kernel then computes this mask without calling `allowed`.
+        """
+        return None
+
     def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
         """Add the problems with this mask for a weight matrix of a shape, on a device."""
 
@@ -75,6 +83,11 @@ class _Pair(Mask, abstract=True):
     left: Mask
     right: Mask
 
+    def steps_of_both(self, place: Place, kind: str) -> list[Step] | None:
+        """The steps of both masks, and the one that combines them."""
+        left, right = self.left.steps(place), self.right.steps(place)
+        return None if left is None or right is None else [*left, *right, Step(kind)]
+
     def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
         self.left.check(checks, shape, device)
         self.right.check(checks, shape, device)
@@ -91,6 +104,9 @@ class And(_Pair):
 
     def full_key_range(self, tile: Tile) -> KeyRange:
         return self.left.full_key_range(tile).intersect(self.right.full_key_range(tile))
+
+    def steps(self, place: Place) -> list[Step] | None:
+        return self.steps_of_both(place, "and")
 
     @property
     def depends_on_query(self) -> bool:
@@ -115,6 +131,9 @@ class Or(_Pair):
     def full_key_range(self, tile: Tile) -> KeyRange:
         return max(self.left.full_key_range(tile), self.right.full_key_range(tile), key=_width)
 
+    def steps(self, place: Place) -> list[Step] | None:
+        return self.steps_of_both(place, "or")
+
     @property
     def depends_on_query(self) -> bool:
         return self.left.depends_on_query or self.right.depends_on_query
@@ -137,6 +156,10 @@ class Not(Mask):
 
     def full_key_range(self, tile: Tile) -> KeyRange:
         return max(_outside(tile, self.mask.key_range(tile)), key=_width)
+
+    def steps(self, place: Place) -> list[Step] | None:
+        steps = self.mask.steps(place)
+        return None if steps is None else [*steps, Step("not")]
 
     @property
     def depends_on_query(self) -> bool:
@@ -175,6 +198,9 @@ class DenseMask(Mask):
 
     def allowed(self, tile: Tile) -> Bool[Tensor, "..."]:
         return tile.slice(self.tensor)
+
+    def steps(self, place: Place) -> list[Step]:
+        return [Step("dense", tensors=lambda: (with_four_axes(self.tensor),))]
 
     @property
     def depends_on_query(self) -> bool:

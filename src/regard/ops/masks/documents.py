@@ -8,6 +8,7 @@ from torch import Tensor
 
 from regard.checks import Checks
 from regard.ops.masks.base import Mask
+from regard.ops.steps import Place, Step
 from regard.ops.tile import KeyRange, Shape, Tile
 
 
@@ -101,6 +102,21 @@ class Documents(Mask):
             if tuple(ids.shape) != (1, size):
                 checks.tensor(name, ids, shapes=shapes)
             checks.device(name, ids, device)
+
+    def steps(self, place: Place) -> list[Step]:
+        return [Step("same_document", tensors=lambda: self._step_tensors(place))]
+
+    def _step_tensors(self, place: Place) -> tuple[Tensor, Tensor]:
+        of_key = self.document_ids.to(torch.int64)
+        if self.query_document_ids is None:
+            position, keys = place.positions, of_key.shape[-1]
+            inside = (position >= 0) & (position < keys)
+            of_query = of_key[..., position.clamp(0, keys - 1)].where(inside, -1)
+        else:
+            of_query = self.query_document_ids.to(torch.int64)
+        # No query attends to a key with a negative id: such a key becomes -1, such a query -2.
+        of_key, of_query = torch.atleast_2d(of_key.clamp(min=-1)), torch.atleast_2d(of_query.where(of_query >= 0, -2))
+        return of_query[:, None, :, None], of_key[:, None, None, :]
 
     def _named_ids(self) -> list[tuple[str, Tensor]]:
         ids = [("Documents.document_ids", self.document_ids)]

@@ -9,6 +9,7 @@ from torch import Tensor
 from regard.checks import Checks, describe
 from regard.errors import InvalidType
 from regard.ops.masks.base import Mask
+from regard.ops.steps import Place, Step
 from regard.ops.tile import KeyRange, Shape, Tile
 
 
@@ -77,6 +78,12 @@ class Padding(Mask):
     @property
     def depends_on_query(self) -> bool:
         return False
+
+    def steps(self, place: Place) -> list[Step]:
+        value = self.lengths_or_mask
+        if self.has_lengths:
+            return [Step("ranges", tensors=lambda: (None, value.to(torch.int64)[:, None, None, None]))]
+        return [Step("dense", tensors=lambda: (value[:, None, None, :],))]
 
     def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
         batch, _, _, keys = shape

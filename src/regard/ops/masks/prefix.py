@@ -9,6 +9,7 @@ from torch import Tensor
 from regard.checks import Checks, describe
 from regard.errors import InvalidType
 from regard.ops.masks.base import Mask
+from regard.ops.steps import Place, Step
 from regard.ops.tile import KeyRange, Shape, Tile
 
 
@@ -59,6 +60,12 @@ class Prefix(Mask):
 
     def full_key_range(self, tile: Tile) -> KeyRange:
         return tile.clip(tile.keys.start, max(tile.position_range[0] + 1, min(self._lengths(tile))))
+
+    def steps(self, place: Place) -> list[Step]:
+        def lengths() -> tuple[None, Tensor]:
+            return None, torch.as_tensor(self.lengths, dtype=torch.int64, device=place.device).reshape(-1, 1, 1, 1)
+
+        return [Step("ranges", tensors=lengths), Step("window", (None, 0)), Step("or")]
 
     def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
         if isinstance(self.lengths, Tensor):

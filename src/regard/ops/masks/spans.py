@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from jaxtyping import Bool, Int, Integer
 from torch import Tensor
@@ -9,6 +11,7 @@ from torch import Tensor
 from regard.checks import Checks
 from regard.ops.masks.base import Mask, MaskLike
 from regard.ops.masks.convert import check_mask
+from regard.ops.steps import Place, Step
 from regard.ops.tile import Index, KeyRange, Shape, Tile
 
 CELLS_PER_STEP = 2**22
@@ -80,6 +83,17 @@ class Spans(Mask):
         _, _, first, last = (each[_on_cpu(tile.rows)] for each in tile.summary(self))
         start, stop = int(first.max()), int(last.min())
         return tile.clip(start, stop) if start < stop else tile.no_keys
+
+    def steps(self, place: Place) -> list[Step]:
+        steps: list[Step] = []
+        for span in range(self.starts.shape[3]):
+            steps += [Step("ranges", tensors=partial(self._span, span)), Step("or")]
+        return [steps[0], *steps[2:]]
+
+    def _span(self, number: int) -> tuple[Tensor, Tensor]:
+        """First key and stop of a span of each row, (batch or 1, heads or 1, queries, 1)."""
+        only = slice(number, number + 1)
+        return self.starts[..., only].to(torch.int64), self.stops[..., only].to(torch.int64)
 
     def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
         batch, heads, queries, _ = shape

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from regard.checks import Checks
 from regard.ops.masks.base import Mask
+from regard.ops.steps import Place, Step
 from regard.ops.tile import KeyRange, Tile
 
 
@@ -69,6 +70,9 @@ class Window(Mask):
         """From the left edge of the last position's window to the right edge of the first one's."""
         first, last = tile.position_range
         return self._between(tile, last, first)
+
+    def steps(self, place: Place) -> list[Step]:
+        return [Step("window", (self.left, self.right))]
 
     def _between(self, tile: Tile, left_of: int, right_of: int) -> KeyRange:
         start = tile.keys.start if self.left is None else left_of - self.left

@@ -20,6 +20,7 @@ from regard.checks import Checks
 from regard.errors import short_repr
 from regard.ops.autograd import Function
 from regard.ops.rules import Rule, resolve
+from regard.ops.steps import Place, Step
 from regard.ops.tile import Index, KeyRange, Shape, Tile, index_rows
 
 BlockResult = Shaped[Tensor, "batch heads ..."]
@@ -186,7 +187,7 @@ class Measure(Rule):
         result_type: The named tuple that a built-in measure's `compute` returns; None if it returns one tensor. A
             user's measure need not set it.
         needs_all_keys: Whether blocks must hold every key. False allows them to leave out keys that no row of the block
-            may attend to. A subclass that overrides `compute` gets True, the default, again.
+            may attend to. A subclass that overrides `compute` gets True, the default, again, and no `steps`.
 
     Examples:
         The weight that each query gives to itself:
@@ -201,7 +202,7 @@ class Measure(Rule):
         tensor([[[0.2500, 0.2500, 0.2500, 0.2500]]])
     """
 
-    hints: ClassVar = {"compute": ("needs_all_keys",)}
+    hints: ClassVar = {"compute": ("needs_all_keys", "steps")}
     axis: ClassVar[Literal["queries", "keys"] | None] = "queries"
     result_type: ClassVar[Callable[..., Any] | None] = None
     needs_all_keys: ClassVar[bool] = True
@@ -212,6 +213,13 @@ class Measure(Rule):
 
     def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
         """Add the problems with this measure for a weight matrix of a shape, on a device."""
+
+    def steps(self, place: Place) -> list[Step] | None:
+        """The measure as one step, for kernels in other languages; None if there is none.
+
+        Such a kernel fills the tensors that `result_specs` describes without calling `compute`.
+        """
+        return None
 
     def for_valid_queries(self, valid: Bool[Tensor, "batch queries"]) -> Measure:
         """The measure that counts only valid queries, where a matrix knows which of its queries are padding.

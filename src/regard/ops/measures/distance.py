@@ -8,6 +8,7 @@ from torch import Tensor
 
 from regard.checks import Checks
 from regard.ops.measures.base import Block, Measure, Spec
+from regard.ops.steps import Place, Step
 from regard.ops.tile import Shape
 
 
@@ -33,6 +34,9 @@ class MeanDistance(Measure):
                 total = total + to_edge + (position[:, 0] - edge).abs() * outside.sum(-1)
         return total
 
+    def steps(self, place: Place) -> list[Step]:
+        return [Step("mean_distance")]
+
 
 class Diagonal(Measure):
     """The weight at a fixed distance: P_ij with j = p_i + offset, (batch, heads, queries); 0 if there is no such key.
@@ -52,6 +56,9 @@ class Diagonal(Measure):
         if block.tile.row_keys is not None:
             return torch.where(block.kv_idx == block.q_pos + self.offset, block.weights, 0.0).sum(-1)
         return gather_keys(block, block.q_pos + self.offset)[..., 0]
+
+    def steps(self, place: Place) -> list[Step]:
+        return [Step("diagonal", (self.offset,))]
 
 
 class DistanceHistogram(Measure):
@@ -87,6 +94,9 @@ class DistanceHistogram(Measure):
         single = block.q_pos + torch.arange(1 - reach, reach, device=key.device)  # keys with a bin of their own
         before, after = (self._beyond(block, side) for side in (-1, 1))
         return torch.cat((before, gather_keys(block, single), after), -1)
+
+    def steps(self, place: Place) -> list[Step]:
+        return [Step("histogram", (self.max_distance,))]
 
     def _beyond(self, block: Block, side: int) -> Tensor:
         """The weight at distance max_distance or more to one side, (batch, heads, rows, 1)."""

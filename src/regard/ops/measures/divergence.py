@@ -13,6 +13,7 @@ from regard.errors import InvalidType
 from regard.ops.autograd import Function
 from regard.ops.measures.base import Block, Measure
 from regard.ops.measures.entropy import Entropy
+from regard.ops.steps import Place, Step
 from regard.ops.tile import KeyRange, Shape
 from regard.ops.tree import TensorVersions
 
@@ -86,6 +87,10 @@ class KLDivergence(Measure, name="kl_divergence"):
         is_infinite = logs == -torch.inf
         finite = -Entropy().compute(block) - (weights * logs.masked_fill(is_infinite, 0.0)).sum(-1)
         return _Infinite.apply(finite, is_infinite.any(-1))
+
+    def steps(self, place: Place) -> list[Step]:
+        """The log-sum-exp of each row of the other matrix, (batch, heads, queries, 1), and its request."""
+        return [Step("divergence", tensors=lambda: (self.lse.to(place.dtype)[..., None],), other=self.request)]
 
     def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
         """Also raises `StaleView` if the other matrix has changed since its log-sum-exp was computed."""

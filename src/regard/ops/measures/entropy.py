@@ -10,6 +10,7 @@ from torch import Tensor
 
 from regard.ops.autograd import Function
 from regard.ops.measures.base import Block, LogSumExpOfWeights, Measure
+from regard.ops.steps import Place, Step
 
 LOG_OF_ZERO = -1e30
 """Stands for log P where P is 0: P log P is 0, and gradients of log P stay finite. No P above 0 has a log below it."""
@@ -30,6 +31,9 @@ class Entropy(Measure):
         if block.scores.requires_grad or block.weights.requires_grad:
             return _Entropy.apply(block.scores, block.weights, *result)
         return result[0]
+
+    def steps(self, place: Place) -> list[Step]:
+        return [Step("entropy")]
 
 
 def _entropy(block: Block) -> tuple[Tensor, Tensor, Tensor]:
@@ -100,3 +104,6 @@ class LogSumExp(Measure, name="lse"):
 
     def compute(self, block: Block) -> Float[Tensor, "batch heads rows"]:
         return block.lse
+
+    def steps(self, place: Place) -> list[Step]:
+        return [Step("lse")]

@@ -10,6 +10,7 @@ from regard.checks import Checks
 from regard.errors import InvalidType
 from regard.ops.masks.base import Mask, MaskLike, as_mask
 from regard.ops.measures.base import Block, Measure
+from regard.ops.steps import Place, Step
 from regard.ops.tile import Shape
 
 
@@ -43,6 +44,10 @@ class Mass(Measure):
 
     def compute(self, block: Block) -> Float[Tensor, "batch heads rows"]:
         return torch.where(self.mask.allowed(block.local_tile), block.weights, 0.0).sum(-1)
+
+    def steps(self, place: Place) -> list[Step] | None:
+        mask = self.mask.steps(place)
+        return None if mask is None else [Step("mass", mask=mask)]
 
     def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
         of_mask = Checks()

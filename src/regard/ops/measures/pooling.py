@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 from regard.checks import Checks
 from regard.errors import InvalidArgument
 from regard.ops.measures.base import Block, BlockIndex, Measure
+from regard.ops.steps import Place, Step
 from regard.ops.tile import Index, Shape
 
 
@@ -46,6 +47,9 @@ class BlockMean(Measure):
         sums = _pool(block.weights, size, rows.start % size, len(row_counts))
         sums = _pool(sums.mT, size, keys.start % size, len(key_counts)).mT
         return sums / (row_counts[:, None] * key_counts)
+
+    def steps(self, place: Place) -> list[Step]:
+        return [Step("block_mean", (self.block_size,))]
 
     def result_shape(self, shape: Shape) -> tuple[int, ...]:
         batch, heads, queries, keys = shape
@@ -112,6 +116,15 @@ class GroupPool(Measure):
         sums = sums * shares[:, None, :, None]
         means = sums.new_zeros(*sums.shape[:2], len(present) + 1, count)
         return means.scatter_add(2, bins[:, None, :, None].expand_as(sums), sums)[:, :, :-1]
+
+    def steps(self, place: Place) -> list[Step]:
+        """Of each query the share in its group and the group, (batch or 1, 1, queries, 1); the group of each key."""
+        return [Step("group_pool", tensors=self._step_tensors)]
+
+    def _step_tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        self.check_unchanged()
+        query_groups, key_groups = (torch.atleast_2d(g).to(torch.int64) for g in (self.query_groups, self.key_groups))
+        return self.row_shares()[:, None, :, None], query_groups[:, None, :, None], key_groups[:, None, None]
 
     def result_shape(self, shape: Shape) -> tuple[int, ...]:
         return *shape[:2], *self.num_groups

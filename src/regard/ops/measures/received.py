@@ -10,6 +10,7 @@ from torch import Tensor
 
 from regard.checks import Checks
 from regard.ops.measures.base import Block, Measure, Spec
+from regard.ops.steps import Place, Step, with_four_axes
 from regard.ops.tile import Shape, index_rows
 
 
@@ -31,6 +32,13 @@ class Received(Measure):
         if block.tile.row_keys is not None:
             return transposed_product(block.weights.new_ones(1, 1, 1, 1), block)[..., 0]
         return (block.weights.new_ones(1, block.weights.shape[2]) @ block.weights)[..., 0, :]
+
+    def steps(self, place: Place) -> list[Step]:
+        """The weight of each row, (batch or 1, heads or 1, queries or 1, 1); None for 1."""
+        weights = self.row_weights
+        if weights is None:
+            return [Step("received", tensors=lambda: (None,))]
+        return [Step("received", tensors=lambda: (with_four_axes(weights.to(place.dtype)[..., None]),))]
 
     def for_valid_queries(self, valid: Bool[Tensor, "batch queries"]) -> Received:
         measure, valid = copy(self), valid[:, None]
@@ -55,6 +63,10 @@ class TransposedProduct(Measure, name="_transposed_product"):
 
     def compute(self, block: Block) -> Float[Tensor, "batch heads keys columns"]:
         return transposed_product(index_rows(self.rows, block.index[:3]), block)
+
+    def steps(self, place: Place) -> list[Step]:
+        """Y, in its own dtype."""
+        return [Step("transposed", tensors=lambda: (self.rows,))]
 
     def result_specs(self, shape: Shape, dtype: torch.dtype) -> tuple[Spec, ...]:
         return (((*self.result_shape(shape), self.rows.shape[3]), dtype),)

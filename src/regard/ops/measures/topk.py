@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 
 from regard.checks import Checks
 from regard.ops.measures.base import Block, Measure, Spec, lowest
+from regard.ops.steps import Place, Step
 from regard.ops.tile import Shape
 
 
@@ -55,6 +56,9 @@ class Max(Measure):
         score = score.masked_fill(score <= lowest(score.dtype), -torch.inf)
         return MaxResult(weight, score.masked_fill(weight.isnan(), torch.nan))
 
+    def steps(self, place: Place) -> list[Step]:
+        return [Step("max")]
+
     def result_specs(self, shape: Shape, dtype: torch.dtype) -> tuple[Spec, ...]:
         return ((self.result_shape(shape), dtype),) * 2
 
@@ -96,6 +100,9 @@ class TopK(Measure, name="topk"):
         indices = torch.where((scores > lowest(scores.dtype)) & ~is_nan, keys, -1)
         missing = (0, self.k - count)
         return TopKResult(pad(values, missing).masked_fill(is_nan, torch.nan), pad(indices, missing, value=-1))
+
+    def steps(self, place: Place) -> list[Step]:
+        return [Step("topk", (self.k,))]
 
     def result_specs(self, shape: Shape, dtype: torch.dtype) -> tuple[Spec, ...]:
         whole = *self.result_shape(shape), self.k

@@ -15,6 +15,7 @@ from torch import Tensor
 from regard.checks import Checks
 from regard.errors import InvalidType
 from regard.ops.rules import Rule, resolve
+from regard.ops.steps import Place, Step
 from regard.ops.tile import Shape, Tile
 
 Query = Float[Tensor, "batch heads rows head_dim"]
@@ -25,10 +26,10 @@ Scores = Float[Tensor, "#batch #heads #rows #keys"]
 class Score(Rule):
     """Base of all scores. A subclass defines `__call__`, and `default_scale` if that is not 1/√head_dim.
 
-    A subclass that overrides `__call__` does not inherit `overwritable`.
+    A subclass that overrides `__call__` does not inherit `overwritable` and `steps`.
     """
 
-    hints: ClassVar = {"__call__": ("overwritable",)}
+    hints: ClassVar = {"__call__": ("overwritable", "steps")}
 
     def __call__(self, query: Query, key: Key, scale: float, tile: Tile) -> Scores:
         """The scores of a block.
@@ -66,6 +67,14 @@ class Score(Rule):
         """How many numbers are held at once per cell of a block."""
         return 1
 
+    def steps(self, place: Place) -> list[Step] | None:
+        """The score as steps in order of application, for kernels in other languages; None if it has none.
+
+        See `regard.ops.steps` for the kinds. A score that depends on the content starts with ``Step("dot_product")``; a
+        bias gives what it adds. Such a kernel then computes this score without calling it.
+        """
+        return None
+
     def __add__(self, other: Score) -> Score:
         return Sum(self, other) if isinstance(other, Score) else NotImplemented  # pyright: ignore[reportUnnecessaryIsInstance]
 
@@ -97,11 +106,23 @@ class Sum(Score, name="_sum"):  # made by +, not by name
     def overwritable(self) -> bool:
         return self.left.overwritable and self.right.overwritable
 
+    def steps(self, place: Place) -> list[Step] | None:
+        first, second = self.left.steps(place), self.right.steps(place)
+        if first is None or second is None:
+            return None
+        if _has_product(second):
+            first, second = second, first
+        return None if _has_product(second) else [*first, *second]
+
     def workspace_per_cell(self, head_dim: int) -> int:
         return max(self.left.workspace_per_cell(head_dim), self.right.workspace_per_cell(head_dim))
 
     def __repr__(self) -> str:
         return f"{self.left!r} + {self.right!r}"
+
+
+def _has_product(steps: list[Step]) -> bool:
+    return steps[0].kind == "dot_product"
 
 
 def as_score(score: Any) -> Score:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from regard.checks import Checks
 from regard.ops.scores.base import Key, Query, Score, Scores
+from regard.ops.steps import Place, Step, with_four_axes
 from regard.ops.tile import Shape, Tile
 
 MAX_DISTANCE = 2**20
@@ -42,6 +43,9 @@ class Bias(Score):
 
     def __call__(self, query: Query, key: Key, scale: float, tile: Tile) -> Scores:
         return tile.slice(self.tensor).to(query.dtype)
+
+    def steps(self, place: Place) -> list[Step]:
+        return [Step("add_bias", tensors=lambda: (with_four_axes(self.tensor.to(place.dtype)),))]
 
     def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:
         if checks.tensor("Bias.tensor", self.tensor, "floating-point", device=device):
@@ -91,6 +95,13 @@ class Alibi(Score):
     def __call__(self, query: Query, key: Key, scale: float, tile: Tile) -> Scores:
         slopes = self.slopes[tile.heads].to(query.dtype)[:, None, None]
         return (tile.kv_idx - tile.q_pos).abs().to(query.dtype) * -slopes[None]
+
+    def steps(self, place: Place) -> list[Step]:
+        def tensors() -> tuple[Tensor]:
+            bias = self.slopes.to(place.dtype)[:, None] * -place.distances.abs()
+            return (bias[None, :, None],)
+
+        return [Step("add_distances", (place.last_position,), tensors)]
 
     def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:
         checks.tensor("Alibi.slopes", self.slopes, "floating-point", shapes={"(heads,)": shape[1:2]}, device=device)
@@ -142,6 +153,13 @@ class T5RelativeBias(Score):
         bucket = self.bucket(torch.arange(-reach, reach + 1, device=tile.device))
         table = self.table[bucket][:, tile.heads].mT.to(query.dtype)  # (heads, distances)
         return table[None, :, (tile.kv_idx - tile.q_pos).clamp(-reach, reach) + reach]
+
+    def steps(self, place: Place) -> list[Step]:
+        def tensors() -> tuple[Tensor]:
+            bias = self.table[self.bucket(place.distances)].mT.to(place.dtype)
+            return (bias[None, :, None],)
+
+        return [Step("add_distances", (place.last_position,), tensors)]
 
     def bucket(self, distance: Int[Tensor, "*axes"]) -> Int[Tensor, "*axes"]:
         """The bucket of each distance j − p_i."""

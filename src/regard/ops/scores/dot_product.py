@@ -9,6 +9,7 @@ from torch import Tensor
 from regard.checks import Checks
 from regard.ops.grouped_query import grouped_matmul
 from regard.ops.scores.base import Key, Query, Score, Scores
+from regard.ops.steps import Place, Step
 from regard.ops.tile import Shape, Tile
 
 
@@ -21,6 +22,9 @@ class ScaledDotProduct(Score):
 
     def __call__(self, query: Query, key: Key, scale: float, tile: Tile) -> Scores:
         return grouped_matmul(query * scale, key.mT)
+
+    def steps(self, place: Place) -> list[Step]:
+        return [Step("dot_product")]
 
     def default_scale(self, head_dim: int) -> float:
         return head_dim**-0.5

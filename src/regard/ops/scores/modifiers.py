@@ -8,6 +8,7 @@ from torch import Tensor
 
 from regard.checks import Checks
 from regard.ops.scores.base import Key, Query, Score, Scores, check_inner
+from regard.ops.steps import Place, Step
 from regard.ops.tile import Shape, Tile
 
 
@@ -59,6 +60,12 @@ class SoftCap(ScoreModifier):
     def __call__(self, query: Query, key: Key, scale: float, tile: Tile) -> Scores:
         return (self.score(query, key, scale, tile) / self.cap).tanh() * self.cap
 
+    def steps(self, place: Place) -> list[Step] | None:
+        steps = self.score.steps(place)
+        if steps is None or steps[0].kind != "dot_product":
+            return None
+        return [*steps, Step("soft_cap", (self.cap,))]
+
     @property
     def overwritable(self) -> bool:
         return self.score.overwritable
@@ -83,6 +90,10 @@ class Sinks(ScoreModifier):
 
     def __call__(self, query: Query, key: Key, scale: float, tile: Tile) -> Scores:
         return self.score(query, key, scale, tile)
+
+    def steps(self, place: Place) -> list[Step] | None:
+        """Those of the score within; kernels add `sinks` to the softmax."""
+        return self.score.steps(place)
 
     @property
     def overwritable(self) -> bool:

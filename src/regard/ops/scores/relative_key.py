@@ -8,6 +8,7 @@ from torch import Tensor
 
 from regard.checks import Checks
 from regard.ops.scores.base import Key, Query, Score, Scores
+from regard.ops.steps import Place, Step, with_four_axes
 from regard.ops.tile import Shape, Tile
 
 
@@ -54,6 +55,10 @@ class RelativeKey(Score):
         return torch.cat(
             (by_distance[..., :1].expand(*lead, before), middle, by_distance[..., -1:].expand(*lead, after)), -1
         )
+
+    def steps(self, place: Place) -> list[Step]:
+        reach = self.table.shape[-2] // 2
+        return [Step("add_relative", (reach,), lambda: (with_four_axes(self.table.to(place.dtype)),))]
 
     @property
     def overwritable(self) -> bool:

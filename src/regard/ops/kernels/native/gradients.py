@@ -1,21 +1,23 @@
-"""The call of a backward pass, and which gradients it can compute."""
+"""The call of a backward pass, and which gradients it can compute.
+
+The library computes the gradients of query, key and value, and of the tensors of steps. Those of a rule's tensors
+follow by autograd: its steps are made again, from leaves.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from regard.ops.kernels.base import KernelInputs
-from regard.ops.kernels.native.encode import Encoder, by_distance, full_shape, score_order
-from regard.ops.kernels.native.encode_measures import MAX_SEPARATE_COLUMNS, encode_measure
+from regard.ops.kernels.base import KernelInputs, hidden_tensor_error
 from regard.ops.kernels.native.library import DTYPES, Call, MeasureCall, Strided, strided
-from regard.ops.kernels.results import builtin_layouts
-from regard.ops.measures import Max, Measure, Received, TransposedProduct
-from regard.ops.scores import Alibi, Bias, RelativeKey, Score, SoftCap, T5RelativeBias
+from regard.ops.kernels.native.pack import MAX_SEPARATE_COLUMNS, Packer
+from regard.ops.kernels.results import result_layouts
+from regard.ops.request import AttentionRequest
+from regard.ops.rules import Rule
+from regard.ops.steps import Step
 from regard.ops.tree import map_tensors, tensors_in
 
 MIN_ROWS_PER_CHUNK = 1024
@@ -24,50 +26,116 @@ MIN_ROWS_PER_CHUNK = 1024
 MAX_CHUNKS = 4
 
 
-def differentiable_tensors(inputs: KernelInputs) -> list[Tensor]:
-    """The tensors of mask, score and measures whose gradient a backward pass can compute."""
-    request = inputs.request
-    if request.batch is not None or request.heads is not None or request.rows is not None:
-        return []
-    order = score_order(request.score) or []
-    tensors = [tensor for score in order if (tensor := _tensor_of(score)) is not None and _has_gradient(inputs, score)]
-    if request.score.sinks is not None:
-        tensors.append(request.score.sinks)
-    tensors += [tensor for measure in inputs.measures.values() if (tensor := _rows_of(measure)) is not None]
-    return tensors
-
-
-def _tensor_of(score: Score) -> Tensor | None:
-    if isinstance(score, Bias):
-        return score.tensor
-    if isinstance(score, Alibi):
-        return score.slopes
-    return score.table if isinstance(score, (T5RelativeBias, RelativeKey)) else None
-
-
-def _has_gradient(inputs: KernelInputs, score: Score) -> bool:
-    """A bias that several queries or keys share has none: its gradient would need a sum for each of them."""
-    return not isinstance(score, Bias) or score.tensor.shape[-2:] == inputs.request.shape[2:]
-
-
-def _rows_of(measure: Measure) -> Tensor | None:
-    if isinstance(measure, Received):
-        return measure.row_weights
-    if isinstance(measure, TransposedProduct) and measure.rows.shape[3] <= MAX_SEPARATE_COLUMNS:
-        return measure.rows
-    return None
-
-
 def has_gradients(inputs: KernelInputs, needed: Sequence[bool]) -> bool:
     """Whether a backward pass can compute the gradients that are needed."""
-    request = inputs.request
-    if sum(isinstance(score, SoftCap) for score in score_order(request.score) or []) > 1:
+    request, of_rules = inputs.request, needed[_first_rule(inputs) :]
+    if sum(step.kind == "soft_cap" for step in request.score.steps(request.place) or ()) > 1:
         return False
-    wanted = [tensor for tensor, need in zip(tensors_in(inputs), needed, strict=True) if need]
-    # A tensor can occur twice, as the key of a call and of the matrix that a divergence compares with.
-    supported = Counter(id(t) for t in (request.query, request.key, inputs.value, *differentiable_tensors(inputs)))
-    supported.subtract(id(t) for t in wanted)
-    return all(supported[id(t)] >= 0 for t in wanted)
+    if not any(of_rules):
+        return True
+    if request.batch is not None or request.heads is not None or request.rows is not None:
+        return False
+    inputs = _with_leaves(inputs, needed)
+    with torch.enable_grad():
+        return all(_has_gradients(step, inputs.request) for _, step in _steps_with_gradients(inputs))
+
+
+def check_hidden_tensors(inputs: KernelInputs) -> None:
+    """Raise if a tensor requires grad that is not in the tree of the inputs, whose own tensors are detached."""
+    score = inputs.request.score
+    with torch.enable_grad():
+        if score.sinks is not None and score.sinks.requires_grad:
+            raise hidden_tensor_error("score", score)
+        for rule, step in _steps_with_gradients(inputs):
+            if any(tensor is not None and tensor.requires_grad for tensor in step.tensors()):
+                raise hidden_tensor_error(rule.base.__name__.lower(), rule)
+
+
+def _steps_with_gradients(inputs: KernelInputs) -> Iterator[tuple[Rule, Step]]:
+    """The steps of score and measures, each with its rule; a mask has no gradient."""
+    request = inputs.request
+    rules = (request.score, request.place), *((each, request.local_place) for each in inputs.measures.values())
+    for rule, place in rules:
+        for step in rule.steps(place) or ():
+            yield rule, step
+
+
+def _has_gradients(step: Step, request: AttentionRequest) -> bool:
+    if step.other is not None and any(tensor.requires_grad for tensor in tensors_in(step.other)):
+        return False
+    for tensor in step.tensors():
+        if tensor is None or not tensor.requires_grad:
+            continue
+        if step.kind == "add_bias":
+            # That of a bias which several queries or keys share would need a sum for each of them.
+            if tensor.shape[2:] != request.shape[2:]:
+                return False
+        elif step.kind == "transposed":
+            if tensor.shape[3] > MAX_SEPARATE_COLUMNS:
+                return False
+        elif step.kind not in ("add_distances", "add_relative", "received"):
+            return False
+    return True
+
+
+def _first_rule(inputs: KernelInputs) -> int:
+    """Where the tensors of rules start in `tensors_in(inputs)`, after value, query and key."""
+    return 2 if inputs.value is None else 3
+
+
+def _with_leaves(inputs: KernelInputs, needed: Sequence[bool]) -> KernelInputs:
+    """The inputs with leaves of autograd as tensors, each of its own where a tensor occurs twice."""
+    leaves = [
+        tensor.detach().requires_grad_() if need else tensor
+        for tensor, need in zip(tensors_in(inputs), needed, strict=True)
+    ]
+    rest = iter(leaves)
+    return map_tensors(inputs, lambda _: next(rest))
+
+
+class BackwardPacker(Packer):
+    """Also allocates the sums that become the gradients of steps' tensors.
+
+    Attributes:
+        sums_batch: Whether a sum is over the batch, so that a task must have all of it.
+        sums_heads: The same for heads.
+    """
+
+    def __init__(self, request: AttentionRequest, chunks: int) -> None:
+        super().__init__()
+        self.sums_batch = self.sums_heads = False
+        self._shape, self._chunks = request.shape, chunks
+        self._tensors: list[Tensor] = []
+        self._sums: list[tuple[Tensor, bool]] = []
+
+    def gradient(self, kind: str, tensor: Tensor | None) -> Tensor | None:
+        """Zeros; if they are (batch, heads, chunks, ...), the gradient is their sum over batch and chunks."""
+        if tensor is None or not tensor.requires_grad:
+            return None
+        batch, heads, queries, _ = self._shape
+        by_chunk = False
+        if kind == "add_bias":
+            shape = tensor.shape
+            self.sums_batch |= shape[0] < batch
+            self.sums_heads |= shape[1] < heads
+        elif kind in ("received", "transposed"):
+            shape = batch, heads, queries, tensor.shape[3]
+        else:
+            by_chunk, shape = True, (batch, heads, self._chunks, *tensor.shape[2:])
+        sums = torch.zeros(shape, dtype=torch.float32, device=tensor.device)
+        self._tensors.append(tensor)
+        self._sums.append((sums, by_chunk))
+        return sums
+
+    def gradients(self, leaves: Sequence[Tensor]) -> list[Tensor]:
+        """The gradients of the tensors that the steps were made from, after the call has run."""
+        if not self._tensors:
+            return [torch.zeros_like(leaf) for leaf in leaves]
+        totals = [
+            (sums.sum((0, 2))[None] if by_chunk else sums).sum_to_size(tensor.shape).to(tensor.dtype)
+            for tensor, (sums, by_chunk) in zip(self._tensors, self._sums, strict=True)
+        ]
+        return list(torch.autograd.grad(self._tensors, leaves, totals, allow_unused=True, materialize_grads=True))
 
 
 class BackwardCall:
@@ -89,157 +157,93 @@ class BackwardCall:
         lse: Tensor,
         seed: int,
     ) -> None:
-        self._tensors = tensors_in(inputs)
-        if len({id(tensor) for tensor in self._tensors}) < len(self._tensors):  # a tensor is both query and key
-            self._tensors = [tensor.detach() for tensor in self._tensors]
-            rest = iter(self._tensors)
-            inputs = map_tensors(inputs, lambda _: next(rest))
-        self._needed = {id(tensor) for tensor, need in zip(self._tensors, needed, strict=True) if need}
-        self._results: dict[int, Callable[[], Tensor]] = {}
-        self._request = request = inputs.request
-        value = inputs.value
-        batch, heads, queries, _ = request.shape
-        self._sums_batch = self._sums_heads = False
+        first = _first_rule(inputs)
+        *of_value, of_query, of_key = needed[:first]
+        of_rules = any(needed[first:])
+        if of_rules:
+            inputs = _with_leaves(inputs, needed)
+        request, value = inputs.request, inputs.value
+        _, heads, queries, _ = request.shape
+        self._shape = request.shape
         self._chunks = max(1, min(MAX_CHUNKS, queries // MIN_ROWS_PER_CHUNK))
-        of_output, of_results = (None, gradients) if value is None else (gradients[0], gradients[1:])
-        if of_output is not None and of_output.dtype not in DTYPES:
-            of_output = of_output.float()
+        self._leaves = [tensor for tensor in tensors_in(inputs)[first:] if tensor.requires_grad] if of_rules else []
+        self._packer = packer = BackwardPacker(request, self._chunks)
+        output_gradient, result_gradients = (None, gradients) if value is None else (gradients[0], gradients[1:])
+        if output_gradient is not None and output_gradient.dtype not in DTYPES:
+            output_gradient = output_gradient.float()
 
-        self.encoder = Encoder(self._score_gradients())
-        measures = list(self._measures(inputs, of_results))
-        of_query = self._add(request.query, torch.empty, request.query.shape)
-        of_sinks = None
-        if request.score.sinks is not None:
-            of_sinks = self._add(
-                request.score.sinks, torch.zeros, (batch, heads, self._chunks), lambda x: x.sum((0, 2))
-            )
-        of_keys, keys_total = self._by_part(request.key)
-        of_values, values_total = (None, None) if value is None else self._by_part(value, is_zero=of_output is None)
+        with torch.set_grad_enabled(of_rules):
+            measures = list(self._measures(inputs, result_gradients))
+            matrix = packer.matrix(request)
+            sinks = packer.gradient("sinks", request.score.sinks)
+        self._query = self._allocate(request.query, of_query)
+        self._key, keys_by_chunk = self._allocate_by_chunk(request.key, of_key)
+        self._value = values_by_chunk = None
+        if value is not None and output_gradient is None:
+            self._value = torch.zeros_like(value, dtype=torch.float32) if of_value[0] else None
+        elif value is not None:
+            self._value, values_by_chunk = self._allocate_by_chunk(value, of_value[0])
         self.call = Call(
-            matrix=self.encoder.matrix(request),
+            matrix=matrix,
             value_heads=heads if value is None else value.shape[1],
             value_dim=0 if value is None else value.shape[3],
             value=Strided() if value is None else strided(value),
             measure_count=len(measures),
-            measures=self.encoder.array(MeasureCall, measures),
+            measures=packer.array(MeasureCall, measures),
             dropout=inputs.dropout,
             seed=seed,
             chunks=self._chunks,
             chunk_rows=-(-queries // self._chunks),
-            sums_batch=self._sums_batch,
-            sums_heads=self._sums_heads,
-            saved_lse=self.encoder.pointer(lse, torch.float32),
-            output_gradient=Strided() if of_output is None else strided(self.encoder.keep(of_output)),
-            query_gradient=_address(of_query),
-            key_gradient=_address(of_keys),
-            value_gradient=_address(of_values),
-            sinks_gradient=_address(of_sinks),
-            key_total=_address(keys_total),
-            value_total=_address(values_total),
+            sums_batch=packer.sums_batch,
+            sums_heads=packer.sums_heads,
+            saved_lse=packer.pointer(lse, torch.float32),
+            output_gradient=Strided() if output_gradient is None else strided(packer.keep(output_gradient)),
+            query_gradient=_address(self._query),
+            key_gradient=_address(keys_by_chunk),
+            value_gradient=_address(values_by_chunk),
+            sinks_gradient=_address(sinks),
+            key_total=_address(self._key),
+            value_total=None if values_by_chunk is None else _address(self._value),
         )
 
     def results(self) -> list[Tensor]:
         """The gradients of the tensors that need one, after the call has run."""
-        return [self._results[id(t)]() for t in self._tensors if id(t) in self._needed]
+        own = [total for total in (self._value, self._query, self._key) if total is not None]
+        return [*own, *self._packer.gradients(self._leaves)]
 
-    def _add(
-        self,
-        tensor: Tensor,
-        allocate: Callable[..., Tensor],
-        shape: Sequence[int],
-        finish: Callable[[Tensor], Tensor] = lambda sums: sums,
-    ) -> Tensor | None:
-        """Memory for the gradient of a tensor, if it needs one, and what makes the gradient of it."""
-        if id(tensor) not in self._needed:
-            return None
-        sums = allocate(shape, dtype=torch.float32, device="cpu")
-        self._results[id(tensor)] = lambda: finish(sums)
-        return sums
+    def _allocate(self, tensor: Tensor, is_needed: bool) -> Tensor | None:
+        """Memory for a gradient, in float32, contiguous."""
+        return torch.empty(tensor.shape, dtype=torch.float32, device=tensor.device) if is_needed else None
 
-    def _by_part(self, tensor: Tensor, is_zero: bool = False) -> tuple[Tensor | None, Tensor | None]:
-        """The gradient of keys or values by head and chunk, and in all."""
-        if is_zero:
-            self._add(tensor, torch.zeros, tensor.shape)
-            return None, None
-        total = self._add(tensor, torch.empty, tensor.shape)
-        batch, heads = self._request.shape[:2]
+    def _allocate_by_chunk(self, tensor: Tensor, is_needed: bool) -> tuple[Tensor | None, Tensor | None]:
+        """Memory for the gradient of keys or values, in all, and by head and chunk."""
+        total = self._allocate(tensor, is_needed)
+        batch, heads, _, _ = self._shape
         if total is None or tensor.shape[1] == heads * self._chunks:
             return total, total
-        return self.encoder.keep(
-            torch.empty(batch, heads, self._chunks, *tensor.shape[2:], dtype=torch.float32, device="cpu")
-        ), total
-
-    def _score_gradients(self) -> dict[int, Tensor]:
-        request, found = self._request, {}
-        batch, heads, queries, keys = request.shape
-        by_part = batch, heads, self._chunks
-        for score in score_order(request.score) or []:
-            sums = None
-            if isinstance(score, Bias):
-                shape = (1,) * (4 - score.tensor.ndim) + tuple(score.tensor.shape)
-                sums = self._add(score.tensor, torch.zeros, shape, lambda x, to=score.tensor.shape: x.view(to))
-                if sums is not None:
-                    self._sums_batch |= shape[0] < batch
-                    self._sums_heads |= shape[1] < heads
-            elif isinstance(score, RelativeKey):
-                shape = score.table.shape
-                finish = partial(_fold_parts, shape=shape)
-                sums = self._add(score.table, torch.zeros, (*by_part, *shape[-2:]), finish)
-            elif isinstance(score, (T5RelativeBias, Alibi)):
-                tensor, shape = _tensor_of(score), (*by_part, queries + keys - 1)
-                assert tensor is not None
-                sums = self._add(tensor, torch.zeros, shape, partial(self._from_distances, score))
-            if sums is not None:
-                found[id(score)] = sums
-        return found
-
-    def _from_distances(self, score: Score, sums: Tensor) -> Tensor:
-        """The gradient of what a bias by distance is made from."""
-        with torch.enable_grad():
-            score = map_tensors(score, lambda tensor: tensor.detach().requires_grad_())
-            values = by_distance(score, full_shape(self._request), self._request.offset)
-            tensor = _tensor_of(score)
-            assert tensor is not None
-            return torch.autograd.grad(values, tensor, sums.sum((0, 2)))[0]
+        shape = batch, heads, self._chunks, *tensor.shape[2:]
+        return total, self._packer.keep(torch.empty(shape, dtype=torch.float32, device=tensor.device))
 
     def _measures(self, inputs: KernelInputs, gradients: Sequence[Tensor | None]) -> Iterator[MeasureCall]:
-        rest, layouts = iter(gradients), builtin_layouts(inputs)
-        shape, dtype = self._request.shape, torch.float32
+        rest, layouts, request = iter(gradients), result_layouts(inputs), inputs.request
+        place, dtype = request.local_place, torch.float32
         for name, measure in inputs.measures.items():
             own = [next(rest) for _ in range(layouts[name][1])]
-            rows, of_rows = _rows_of(measure), None
-            if rows is not None:
-                columns = 1 if isinstance(measure, Received) else rows.shape[3]
-                size = (*shape[:3], columns)
-                with_columns = rows.shape if isinstance(measure, TransposedProduct) else (*rows.shape, 1)
-                finish = partial(_fold, shape=with_columns)
-                of_rows = self._add(rows, torch.zeros, size, lambda x, f=finish, to=rows.shape: f(x).view(to))
             if all(gradient is None for gradient in own):
                 continue
-            specs = measure.result_specs(shape, dtype)
+            specs = measure.result_specs(request.shape, dtype)
             parts = [
-                torch.zeros(size, dtype=dtype, device="cpu") if gradient is None else gradient.to(dtype).contiguous()
+                torch.zeros(size, dtype=dtype, device=place.device)
+                if gradient is None
+                else gradient.to(dtype).contiguous()
                 for gradient, (size, _) in zip(own, specs, strict=True)
             ]
-            self.encoder.keep(parts)
-            for number, call in enumerate(encode_measure(self.encoder, measure, parts, self._request, 1)):
-                call.gradient, call.result = call.result, None
-                if isinstance(measure, Max):
-                    call.second_gradient = call.second
-                if of_rows is not None:
-                    call.values_gradient = of_rows.data_ptr() + 4 * number
-                yield call
-
-
-def _fold(sums: Tensor, shape: Sequence[int]) -> Tensor:
-    """Sums of a whole shape as those of a shape that was broadcast to it."""
-    missing = sums.ndim - len(shape)
-    return sums.sum_to_size((1,) * missing + tuple(shape)).view(shape)
-
-
-def _fold_parts(sums: Tensor, shape: Sequence[int]) -> Tensor:
-    """The same for sums by head and chunk, (batch, heads, chunks, ...), over batch and chunks."""
-    return _fold(sums.sum((0, 2)), shape)
+            self._packer.keep(parts)
+            for step in measure.steps(place) or ():
+                for call in self._packer.measure(step, parts, request, 1):
+                    call.gradient, call.second_gradient = call.result, call.second
+                    call.result = call.second = None
+                    yield call
 
 
 def _address(tensor: Tensor | None) -> int | None:

@@ -13,13 +13,14 @@ from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.differentiable import DifferentiableKernel, ForwardResult
 from regard.ops.kernels.native.cache_size import second_level_bytes
 from regard.ops.kernels.native.choices import is_sdpa_faster
-from regard.ops.kernels.native.encode import MASKS, SCORES, Encoder, unsupported_request
-from regard.ops.kernels.native.encode_measures import MEASURES, encode_measure, unsupported_measures
-from regard.ops.kernels.native.gradients import BackwardCall, has_gradients
-from regard.ops.kernels.native.library import DTYPES, Call, Library, MeasureCall, MeasureKind, Strided, library, strided
+from regard.ops.kernels.native.gradients import BackwardCall, check_hidden_tensors, has_gradients
+from regard.ops.kernels.native.library import DTYPES, Call, Library, MeasureCall, Strided, library, strided
+from regard.ops.kernels.native.pack import Packer, unsupported_measure, unsupported_request
 from regard.ops.kernels.results import MeasureResults
-from regard.ops.measures import BlockMean, GroupPool
+from regard.ops.measures import Measure
 from regard.ops.measures.base import Spec
+from regard.ops.rules import has_steps
+from regard.ops.steps import Step
 
 MAX_CHUNKS = 16
 """A head is cut into as many parts at most. More would need more memory for the sums over their columns."""
@@ -34,9 +35,6 @@ class Native(DifferentiableKernel):
     description = "C++ for CPUs: output and measures in one pass"
     devices = ("cpu",)
     dtypes = tuple(DTYPES)
-    masks = MASKS
-    scores = SCORES
-    measures = MEASURES
     fallback = Blockwise()
 
     def unavailable_reason(self) -> str | None:
@@ -48,7 +46,7 @@ class Native(DifferentiableKernel):
         return "" if isinstance(found, str) else found.level
 
     def unsupported_reasons(self, inputs: KernelInputs) -> Iterator[str]:
-        """Also: the library, and scores that are not biased dot products."""
+        """Also: the library."""
         if not torch.compiler.is_compiling():  # which cannot trace how the library is found, and has a fallback
             reason = self.unavailable_reason()
             if reason is not None:
@@ -57,8 +55,17 @@ class Native(DifferentiableKernel):
         value = inputs.value
         if value is not None and value.dtype not in DTYPES and value.dtype != inputs.request.query.dtype:
             yield f"it does not support {value.dtype}"
+
+    def unsupported_rules(self, inputs: KernelInputs) -> Iterator[str]:
+        """Those without steps, or with steps that the library does not have."""
+        if inputs.measures:
+            place = inputs.request.local_place
+            for measure in inputs.measures.values():
+                yield from unsupported_measure(measure, place)
         yield from unsupported_request(inputs.request)
-        yield from unsupported_measures(inputs)
+
+    def supports(self, measure: Measure) -> bool:
+        return has_steps(type(measure))
 
     def has_gradients(self, inputs: KernelInputs, needed: Sequence[bool]) -> bool:
         return has_gradients(inputs, needed)
@@ -68,12 +75,14 @@ class Native(DifferentiableKernel):
         return ((inputs.request.shape[:3], torch.float32),)
 
     def forward(self, inputs: KernelInputs, options: RunOptions) -> ForwardResult:
+        if options.finds_hidden_tensors:
+            check_hidden_tensors(inputs)
         value, results = inputs.value, MeasureResults(inputs)
         output = None if value is None else value.new_empty(*inputs.request.shape[:3], value.shape[3])
-        encoder = Encoder()  # holds the tensors that the call points to
+        packer = Packer()  # holds the tensors that the call points to
         seed = 0 if options.seed is None else int(options.seed)
         lse = inputs.request.query.new_empty(inputs.request.shape[:3], dtype=torch.float32) if options.saves else None
-        _loaded().run(forward_call(encoder, inputs, output, results, lse, seed))
+        _loaded().run(forward_call(packer, inputs, output, results, lse, seed))
         return ForwardResult(output, results, () if lse is None else (lse,))
 
     def backward(
@@ -106,33 +115,26 @@ def is_slower_than_sdpa(inputs: KernelInputs) -> bool:
 
 
 def forward_call(
-    encoder: Encoder,
-    inputs: KernelInputs,
-    output: Tensor | None,
-    results: MeasureResults,
-    lse: Tensor | None,
-    seed: int,
+    packer: Packer, inputs: KernelInputs, output: Tensor | None, results: MeasureResults, lse: Tensor | None, seed: int
 ) -> Call:
     """The call of a forward pass that fills output, results and the log-sum-exp."""
     request, value = inputs.request, inputs.value
-    chunks, chunk_rows = cut_queries(inputs)
-    measures = [
-        call
-        for name, measure in inputs.measures.items()
-        for call in encode_measure(encoder, measure, results.whole(name), request, chunks)
-    ]
-    if lse is not None:
-        measures.append(
-            MeasureCall(MeasureKind.LSE, height=request.shape[1], width=request.shape[2], result=lse.data_ptr())
-        )
+    steps: list[tuple[Step, list[Tensor]]] = [] if lse is None else [(Step("lse"), [lse])]
+    for name, measure in inputs.measures.items():
+        for step in measure.steps(request.local_place) or ():
+            steps.append((step, results.whole(name)))
+    chunks, chunk_rows = cut_queries(request.shape[2], steps)
+    measures: list[MeasureCall] = []
+    for step, tensors in steps:
+        measures += packer.measure(step, tensors, request, chunks)
     return Call(
-        matrix=encoder.matrix(request),
+        matrix=packer.matrix(request),
         value_heads=request.shape[1] if value is None else value.shape[1],
         value_dim=0 if value is None else value.shape[3],
         value=Strided() if value is None else strided(value),
         output=Strided() if output is None else strided(output),
         measure_count=len(measures),
-        measures=encoder.array(MeasureCall, measures),
+        measures=packer.array(MeasureCall, measures),
         dropout=inputs.dropout,
         seed=seed,
         chunks=chunks,
@@ -141,14 +143,15 @@ def forward_call(
     )
 
 
-def cut_queries(inputs: KernelInputs) -> tuple[int, int]:
+def cut_queries(queries: int, measures: list[tuple[Step, list[Tensor]]]) -> tuple[int, int]:
     """The number of chunks, and rows of each: a function of the shape and the measures alone."""
-    queries = inputs.request.shape[2]
-    measures = inputs.measures.values()
-    if any(isinstance(measure, GroupPool) for measure in measures):
-        return 1, queries  # rows of a group can be anywhere
+    unit = 1
+    for step, _ in measures:
+        if step.kind == "group_pool":
+            return 1, queries  # rows of a group can be anywhere
+        if step.kind == "block_mean":
+            unit = math.lcm(unit, step.numbers[0])
     chunks = max(1, min(MAX_CHUNKS, queries // MIN_ROWS_PER_CHUNK))
     rows = -(-queries // chunks)
-    unit = math.lcm(*(measure.block_size for measure in measures if isinstance(measure, BlockMean)))
     rows = min(-(-rows // unit) * unit, queries)  # no block is in two chunks
     return max(-(-queries // max(rows, 1)), 1), rows
