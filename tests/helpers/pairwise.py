@@ -12,6 +12,8 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 
 def everything() -> bool:
     """Whether all cases were asked for (``pytest --all`` or ``REGARD_TEST_ALL=1``)."""
@@ -37,6 +39,41 @@ def pairwise(*axes: Sequence[Any], seed: int = 0) -> list[tuple[Any, ...]]:
         tuple(axis[i] for axis, i in zip(axes, case, strict=True))
         for case in _cover([len(axis) for axis in axes], random.Random(seed))
     ]
+
+
+def each_value(*axes: Sequence[Any], seed: int = 0) -> list[tuple[Any, ...]]:
+    """As many cases as the longest axis has values, so that each value of each axis occurs; the product with ``--all``.
+
+    For what other tests cover in pairs, or where the axes have little to do with one another.
+    """
+    axes = tuple(list(axis) for axis in axes)
+    if everything():
+        return list(itertools.product(*axes))
+    rng, count = random.Random(seed), max(map(len, axes))
+    columns = [(axis * (count // len(axis) + 1))[:count] for axis in axes]
+    return list(zip(*(rng.sample(column, count) for column in columns), strict=True))
+
+
+def grouped(cases: Sequence[tuple[Any, ...]], count: int = 1) -> list[Any]:
+    """Cases with the same first values as one parameter set: these values and the list of what follows in each case.
+
+    A test that loops over the list with ``subtests`` reports each case that fails, and pytest collects one item instead
+    of hundreds.
+
+    Args:
+        cases: The cases.
+        count: How many values come first; they are hashable.
+    """
+    groups: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
+    for case in cases:
+        groups.setdefault(tuple(case[:count]), []).append(tuple(case[count:]))
+    return [pytest.param(*first, rest, id="-".join(_label(value) for value in first)) for first, rest in groups.items()]
+
+
+def _label(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(_label, value))
+    return str(getattr(value, "name", getattr(value, "__name__", value))).removeprefix("torch.")
 
 
 def sampled(cases: Sequence[Any], count: int, seed: int = 0) -> list[Any]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from helpers.ops.holders import HOLDERS, SUPPORTED, Below, Parcel, Scaled, Squares
-from helpers.pairwise import pairwise, sampled
+from helpers.pairwise import grouped, pairwise, sampled
 from regard.errors import InvalidArgument, StaleView
 from regard.ops import attend, weights
 from regard.ops.kernels import blocks
@@ -109,44 +109,44 @@ def check(kernel, holder, case, computed, inputs):
 
 
 @pytest.mark.parametrize(
-    ("holder", "case", "kernel", "computed", "inputs"),
-    pairwise(HOLDERS, CASES, ["blockwise", None, "view"], [False, True], [True, False]),
+    ("case", "cases"),
+    grouped(pairwise(CASES, HOLDERS, ["blockwise", None, "view"], [False, True], [True, False])),
 )
-def test_a_tensor_gets_its_gradient_or_the_error_names_the_rule_that_holds_it(holder, case, kernel, computed, inputs):
-    error = check(kernel, holder, case, computed, inputs)
-    assert error is None or (holder not in SUPPORTED and "Holder" in str(error)), error
+def test_a_tensor_gets_its_gradient_or_the_error_names_the_rule_that_holds_it(case, cases, subtests):
+    for holder, kernel, computed, inputs in cases:
+        with subtests.test(holder=holder, kernel=kernel, computed=computed, inputs=inputs):
+            error = check(kernel, holder, case, computed, inputs)
+            assert error is None or (holder not in SUPPORTED and "Holder" in str(error)), error
 
 
 @pytest.mark.parametrize(
-    ("holder", "case", "computed", "inputs"),
-    sampled(pairwise(HOLDERS, CASES, [False, True], [True, False]), 100),
+    ("case", "cases"), grouped(sampled(pairwise(CASES, HOLDERS, [False, True], [True, False]), 100))
 )
-def test_the_reference_kernel_accepts_every_rule_and_gives_the_gradient(holder, case, computed, inputs):
-    assert check("reference", holder, case, computed, inputs) is None
+def test_the_reference_kernel_accepts_every_rule_and_gives_the_gradient(case, cases, subtests):
+    for holder, computed, inputs in cases:
+        with subtests.test(holder=holder, computed=computed, inputs=inputs):
+            assert check("reference", holder, case, computed, inputs) is None
+
+
+MODES = [torch.no_grad, torch.inference_mode, torch.enable_grad]
+ALL_WAYS = ["blockwise", None, "view", "reference"]
 
 
 @pytest.mark.parametrize(
-    ("holder", "case", "mode", "kernel"),
-    sampled(
-        pairwise(
-            HOLDERS,
-            CASES,
-            [torch.no_grad, torch.inference_mode, torch.enable_grad],
-            ["blockwise", None, "view", "reference"],
-        ),
-        200,
-    ),
+    ("mode", "kernel", "cases"), grouped(sampled(pairwise(MODES, ALL_WAYS, HOLDERS, CASES), 200), 2)
 )
-def test_a_tensor_that_needs_no_gradient_may_be_held_anywhere(holder, case, mode, kernel):
+def test_a_tensor_that_needs_no_gradient_may_be_held_anywhere(mode, kernel, cases, subtests):
     constant = mode is torch.enable_grad
-    held = nn.Parameter(numbers(HEADS, seed=5)).requires_grad_(not constant)
     tensors = [tensor.clone().requires_grad_() for tensor in TENSORS]
-    expected = truth(tensors, *case, held)
-    with mode():
-        found = ask(kernel, tensors, *case, HOLDERS[holder](BASES[case[0]], held))
-    torch.testing.assert_close(found, expected)
-    if constant:
-        torch.testing.assert_close(gradients(found, tensors), gradients(expected, tensors))
+    for holder, case in cases:
+        with subtests.test(holder=holder, case=case):
+            held = nn.Parameter(numbers(HEADS, seed=5)).requires_grad_(not constant)
+            expected = truth(tensors, *case, held)
+            with mode():
+                found = ask(kernel, tensors, *case, HOLDERS[holder](BASES[case[0]], held))
+            torch.testing.assert_close(found, expected)
+            if constant:
+                torch.testing.assert_close(gradients(found, tensors), gradients(expected, tensors))
 
 
 MASKS = {
@@ -168,21 +168,23 @@ def cells_of(place, held):
     return MASKS[place](below, distance <= 0, (distance <= 0) & (distance >= -1))
 
 
-@pytest.mark.parametrize(("holder", "place"), pairwise(SUPPORTED, MASKS))
-def test_a_view_is_stale_once_a_tensor_held_by_its_mask_changes(holder, place):
-    held, tensors = torch.tensor([5, 8]), [tensor.clone().requires_grad_() for tensor in TENSORS]
-    mask = mask_of(holder, place, held)
-    W, output = weights(*tensors[:2], mask=mask), attend(*tensors, mask=mask, kernel="blockwise").output
-    W.entropy()
-    held.add_(1)
-    with pytest.raises(StaleView, match="was changed in place"):
-        W.entropy()
-    with pytest.raises(StaleView, match="was changed in place"):
-        output.sum().backward()
+@pytest.mark.parametrize("place", MASKS)
+def test_a_view_is_stale_once_a_tensor_held_by_its_mask_changes(place, subtests):
+    for holder in SUPPORTED:
+        with subtests.test(holder=holder):
+            held, tensors = torch.tensor([5, 8]), [tensor.clone().requires_grad_() for tensor in TENSORS]
+            mask = mask_of(holder, place, held)
+            W, output = weights(*tensors[:2], mask=mask), attend(*tensors, mask=mask, kernel="blockwise").output
+            W.entropy()
+            held.add_(1)
+            with pytest.raises(StaleView, match="was changed in place"):
+                W.entropy()
+            with pytest.raises(StaleView, match="was changed in place"):
+                output.sum().backward()
 
 
-@pytest.mark.parametrize(("holder", "place"), pairwise(SUPPORTED, MASKS))
-def test_a_mask_reads_its_tensors_again_once_they_change(holder, place):
+@pytest.mark.parametrize("place", MASKS)
+def test_a_mask_reads_its_tensors_again_once_they_change(place, subtests):
     class UpTo(Below):
         def summarize(self):
             return int(self.held().max())
@@ -190,12 +192,15 @@ def test_a_mask_reads_its_tensors_again_once_they_change(holder, place):
         def key_range(self, tile):
             return tile.clip(tile.keys.start, tile.summary(self))
 
-    held = torch.tensor([3, 4])
-    mask = mask_of(holder, place, held, UpTo)
-    for _ in range(2):
-        found = attend(*TENSORS, mask=mask, kernel="blockwise").output
-        torch.testing.assert_close(found, scaled_dot_product_attention(*TENSORS, attn_mask=cells_of(place, held)))
-        held.add_(4)
+    for holder in SUPPORTED:
+        held = torch.tensor([3, 4])
+        mask = mask_of(holder, place, held, UpTo)
+        for change in range(2):
+            with subtests.test(holder=holder, change=change):
+                found = attend(*TENSORS, mask=mask, kernel="blockwise").output
+                expected = scaled_dot_product_attention(*TENSORS, attn_mask=cells_of(place, held))
+                torch.testing.assert_close(found, expected)
+            held.add_(4)
 
 
 def reachable(thing):
@@ -206,21 +211,27 @@ def reachable(thing):
     return [tensor for part in parts for tensor in reachable(part)]
 
 
-@pytest.mark.parametrize(("holder", "place"), pairwise(SUPPORTED, MASKS))
-def test_moving_a_mask_moves_every_tensor_that_it_holds(holder, place):
-    mask = mask_of(holder, place, torch.tensor([5, 8]))
-    moved = mask.to(torch.device("meta"))
-    assert {tensor.device.type for tensor in reachable(moved)} == {"meta"}
-    assert {tensor.device.type for tensor in reachable(mask)} == {"cpu"}
+@pytest.mark.parametrize("place", MASKS)
+def test_moving_a_mask_moves_every_tensor_that_it_holds(place, subtests):
+    for holder in SUPPORTED:
+        with subtests.test(holder=holder):
+            mask = mask_of(holder, place, torch.tensor([5, 8]))
+            moved = mask.to(torch.device("meta"))
+            assert {tensor.device.type for tensor in reachable(moved)} == {"meta"}
+            assert {tensor.device.type for tensor in reachable(mask)} == {"cpu"}
 
 
-@pytest.mark.parametrize(("holder", "place", "kernel"), pairwise(HOLDERS, MASKS, ["reference", "blockwise", None]))
-def test_a_mask_may_compare_with_a_tensor_that_requires_grad(holder, place, kernel):
-    held = nn.Parameter(torch.tensor([5.5, 8.5]))
+@pytest.mark.parametrize(
+    ("place", "kernel", "cases"), grouped(pairwise(MASKS, ["reference", "blockwise", None], HOLDERS), 2)
+)
+def test_a_mask_may_compare_with_a_tensor_that_requires_grad(place, kernel, cases, subtests):
     tensors = [tensor.clone().requires_grad_() for tensor in TENSORS]
-    expected = scaled_dot_product_attention(*tensors, attn_mask=cells_of(place, held))
-    found = attend(*tensors, mask=mask_of(holder, place, held), kernel=kernel).output
-    torch.testing.assert_close(found, expected)
-    *ours, nothing = gradients([found], [*tensors, held])
-    torch.testing.assert_close(ours, list(gradients([expected], tensors)))
-    assert nothing is None or not nothing.any()
+    for (holder,) in cases:
+        with subtests.test(holder=holder):
+            held = nn.Parameter(torch.tensor([5.5, 8.5]))
+            expected = scaled_dot_product_attention(*tensors, attn_mask=cells_of(place, held))
+            found = attend(*tensors, mask=mask_of(holder, place, held), kernel=kernel).output
+            torch.testing.assert_close(found, expected)
+            *ours, nothing = gradients([found], [*tensors, held])
+            torch.testing.assert_close(ours, list(gradients([expected], tensors)))
+            assert nothing is None or not nothing.any()

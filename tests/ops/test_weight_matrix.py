@@ -76,14 +76,14 @@ INDICES = [
 
 
 @pytest.mark.parametrize("mask", ["none", "and", "empty rows", "own"])
-@pytest.mark.parametrize("index", INDICES, ids=str)
-def test_indices_select_what_they_select_of_the_dense_matrix(index, mask):
+def test_indices_select_what_they_select_of_the_dense_matrix(mask, subtests):
     W = matrix(masks(B, H, Q, K)[mask])
-    expected = dense_of(W)[index]
-    assert W[index].shape == expected.shape
-    torch.testing.assert_close(W[index], expected, rtol=0, atol=1e-14)
-    scores = W.scores.dense()
-    torch.testing.assert_close(W.scores[index], scores[index], rtol=0, atol=1e-14)
+    dense, scores = dense_of(W), W.scores.dense()
+    for index in INDICES:
+        with subtests.test(index=index):
+            assert W[index].shape == dense[index].shape
+            torch.testing.assert_close(W[index], dense[index], rtol=0, atol=1e-14)
+            torch.testing.assert_close(W.scores[index], scores[index], rtol=0, atol=1e-14)
 
 
 plain = st.one_of(st.integers(-7, 6), st.slices(7).filter(lambda s: s.step is None or s.step > 0), st.none())
@@ -139,18 +139,19 @@ SELECTIONS = [
 
 
 @pytest.mark.parametrize("selection", SELECTIONS, ids=str)
-@pytest.mark.parametrize("mask", list(masks(1, 1, 1, 1)))
-def test_at_selects_a_part_of_the_matrix(selection, mask):
-    W = matrix(masks(B, H, Q, K)[mask])
-    expected = dense_of(W)
-    for axis, name in enumerate(("batch", "heads", "queries")):
-        index = selection.get(name, slice(None))
-        index = [index] if isinstance(index, int) else index
-        expected = expected[(slice(None),) * axis + (index,)]
-    part = W.at(**selection)
-    assert part.shape == expected.shape
-    torch.testing.assert_close(part.dense(), expected, rtol=0, atol=1e-14)
-    torch.testing.assert_close(part.at(queries=0)[0, 0, 0], expected[0, 0, 0], rtol=0, atol=1e-14)
+def test_at_selects_a_part_of_the_matrix(selection, subtests):
+    for name, mask in masks(B, H, Q, K).items():
+        with subtests.test(mask=name):
+            W = matrix(mask)
+            expected = dense_of(W)
+            for axis, axis_name in enumerate(("batch", "heads", "queries")):
+                index = selection.get(axis_name, slice(None))
+                index = [index] if isinstance(index, int) else index
+                expected = expected[(slice(None),) * axis + (index,)]
+            part = W.at(**selection)
+            assert part.shape == expected.shape
+            torch.testing.assert_close(part.dense(), expected, rtol=0, atol=1e-14)
+            torch.testing.assert_close(part.at(queries=0)[0, 0, 0], expected[0, 0, 0], rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("score", SCORES)
@@ -170,16 +171,17 @@ def test_at_selects_heads_whose_scores_differ(score):
 COLUMNS = [3, -1, [0], [6, 2, 2], [3, 4, 5], slice(None), slice(1, 6, 2), torch.tensor([0, 6]), torch.arange(7) < 3]
 
 
-@pytest.mark.parametrize("keys", COLUMNS, ids=str)
 @pytest.mark.parametrize("mask", ["none", "and", "empty rows", "own", "neighbours"])
-def test_columns_are_those_of_the_dense_matrix(mask, keys):
+def test_columns_are_those_of_the_dense_matrix(mask, subtests):
     W = matrix(masks(B, H, Q, K)[mask])
-    expected = dense_of(W)[..., [keys] if isinstance(keys, int) else keys]
-    columns = W.columns(keys)
-    assert columns.shape == expected.shape
-    torch.testing.assert_close(columns, expected, rtol=0, atol=1e-14)
-    part = W.at(heads=[3, 0], queries=[7, 2])
-    torch.testing.assert_close(part.columns(keys), expected[:, [3, 0]][:, :, [7, 2]], rtol=0, atol=1e-14)
+    part, dense = W.at(heads=[3, 0], queries=[7, 2]), dense_of(W)
+    for keys in COLUMNS:
+        with subtests.test(keys=keys):
+            expected = dense[..., [keys] if isinstance(keys, int) else keys]
+            columns = W.columns(keys)
+            assert columns.shape == expected.shape
+            torch.testing.assert_close(columns, expected, rtol=0, atol=1e-14)
+            torch.testing.assert_close(part.columns(keys), expected[:, [3, 0]][:, :, [7, 2]], rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("score", SCORES)
@@ -189,9 +191,14 @@ def test_columns_take_every_score(score):
     torch.testing.assert_close(W.columns([5, 1]), W.dense()[..., [5, 1]], rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("rows", [slice(0, Q), slice(2, 3), slice(5, Q)], ids=str)
-def test_scores_and_weights_of_a_range_of_keys(mask, rows):
+def test_scores_and_weights_of_a_range_of_keys(rows, subtests):
+    for mask in MASKS:
+        with subtests.test(mask=mask):
+            check_ranges_of_keys(mask, rows)
+
+
+def check_ranges_of_keys(mask, rows):
     W = matrix(masks(B, H, Q, K)[mask], offset=0)
     scores = torch.einsum("bhqd,bhkd->bhqk", W.request.query, W.request.key.repeat_interleave(H // 2, 1)) / 5**0.5
     scores = scores.masked_fill(~allowed(mask, B, H, Q, K, 0), -torch.inf)[:, :, rows]
