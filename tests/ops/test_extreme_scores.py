@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from math import inf
 
 import pytest
 import torch
 from torch import Tensor
 
-from helpers.ops.cases import Total, allowed, masks, masks_of
-from helpers.pairwise import pairwise
+from helpers.ops.cases import Total, allowed, kernels, masks, masks_of
+from helpers.pairwise import grouped, pairwise
 from regard.ops import attend
 from regard.ops.indexing import SelectCells
-from regard.ops.kernels import blocks, sparse
-from regard.ops.kernels.dispatch import KERNELS
 from regard.ops.kernels.native.kernel import Native
 from regard.ops.masks import Causal, Neighbours, Padding, to_dense
 from regard.ops.measures import Entropy, LogSumExp, Max, Received, TopK
@@ -27,12 +26,6 @@ ASKED = {"entropy": Entropy(), "lse": LogSumExp(), "received": Received(), "max"
 ASKED |= {"cells": SelectCells("weights", slice(None))}
 RULES = masks(*SHAPE)
 BIGGEST = {torch.float32: 3e38, torch.float64: 1e300}
-
-
-@pytest.fixture(autouse=True)
-def _several_blocks(monkeypatch):
-    monkeypatch.setattr(sparse, "MAX_DENSITY", 1)
-    monkeypatch.setattr(blocks, "CPU", replace(blocks.CPU, rows=5))
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +58,9 @@ FORMS_OF = {
     "sdpa": ["product"],
     "sparse": ["product", "bias", "bias and sinks"],
 }
-KNOWN = {kernel.name: kernel.measures for kernel in KERNELS}
+KERNELS = {kernel.name: kernel for kernel in kernels(rows=5)}
 RUNNING, GRAPHS = ["blockwise", "reference", "sparse"], ["neighbours", "neighbours and", "no edges"]
-REST = range(len(FORMS)), list(PATTERNS), list(BIGGEST)
+REST = list(PATTERNS), list(BIGGEST), range(len(FORMS))
 
 
 @cache
@@ -141,9 +134,12 @@ def check(kernel, form, mask, pattern, dtype, holes=False):
         "sinks": torch.tensor([-1e5, 1e5], dtype=dtype),
     }
     query, key, value, table, sinks = (tensor.requires_grad_() for tensor in leaves.values())
-    asked = {name: m for name, m in ASKED.items() if KNOWN[kernel] is None or type(m) in KNOWN[kernel]}
+    supported = KERNELS[kernel].measures
+    asked = {name: m for name, m in ASKED.items() if supported is None or type(m) in supported}
     score = FORMS[form](table, sinks)
-    attended = attend(query, key, value, mask=RULES[mask], score=score, scale=1.0, measure=asked, kernel=kernel)
+    attended = attend(
+        query, key, value, mask=RULES[mask], score=score, scale=1.0, measure=asked, kernel=KERNELS[kernel]
+    )
     found = answers_of(attended)
 
     exact = {name: tensor.detach().double().requires_grad_() for name, tensor in leaves.items()}
@@ -171,37 +167,50 @@ def check(kernel, form, mask, pattern, dtype, holes=False):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "mask", "form", "pattern", "dtype"),
-    pairwise([kernel for kernel in KNOWN if kernel not in ("sparse", "native")], list(RULES), *REST)
-    + pairwise(["sparse"], GRAPHS, *REST)
-    + pairwise(["native"], masks_of(Native()), range(1), list(PATTERNS), [torch.float32]),
-    ids=str,
+    ("kernel", "pattern", "cases"),
+    grouped(
+        pairwise([kernel for kernel in KERNELS if kernel not in ("sparse", "native")], *REST, list(RULES))
+        + pairwise(["sparse"], *REST, GRAPHS)
+        + pairwise(["native"], list(PATTERNS), [torch.float32], range(1), masks_of(Native())),
+        2,
+    ),
 )
-def test_the_mask_alone_decides_whatever_the_scores(kernel, mask, form, pattern, dtype):
+def test_the_mask_alone_decides_whatever_the_scores(kernel, pattern, cases, subtests):
     forms = FORMS_OF.get(kernel, list(FORMS))
-    check(kernel, forms[form % len(forms)], mask, pattern, dtype)
+    for dtype, form, mask in cases:
+        with subtests.test(dtype=dtype, form=forms[form % len(forms)], mask=mask):
+            check(kernel, forms[form % len(forms)], mask, pattern, dtype)
 
 
-@pytest.mark.parametrize(("kernel", "mask", "form", "pattern", "dtype"), pairwise(RUNNING, GRAPHS[:2], *REST), ids=str)
-def test_a_score_of_minus_infinity_forbids_a_cell_among_the_lowest_scores(kernel, mask, form, pattern, dtype):
+@pytest.mark.parametrize(("kernel", "pattern", "cases"), grouped(pairwise(RUNNING, *REST, GRAPHS[:2]), 2))
+def test_a_score_of_minus_infinity_forbids_a_cell_among_the_lowest_scores(kernel, pattern, cases, subtests):
     forms = [form for form in FORMS_OF.get(kernel, FORMS) if form != "product"]
-    check(kernel, forms[form % len(forms)], mask, pattern, dtype, holes=True)
+    for dtype, form, mask in cases:
+        with subtests.test(dtype=dtype, form=forms[form % len(forms)], mask=mask):
+            check(kernel, forms[form % len(forms)], mask, pattern, dtype, holes=True)
 
 
 GRAPH = Neighbours(*torch.tensor([[i, j] for i in range(QUERIES) for j in range(KEYS) if (i * j) % 3 != 1]).T)
 
 
 @pytest.mark.parametrize("kernel", RUNNING)
-@pytest.mark.parametrize("scores", [-1e5, -10.0, 0.0, 1e5])
-@pytest.mark.parametrize("sinks", [(-1e5, -1e5 + 3), (-10.0, 8.0), (1e5, 1e5 - 1), (-1e5, 1e5)], ids=str)
-def test_sinks_lose_no_digits_where_they_or_the_scores_are_large(kernel, scores, sinks):
+def test_sinks_lose_no_digits_where_they_or_the_scores_are_large(kernel, subtests):
+    logits = (-1e5, -1e5 + 3), (-10.0, 8.0), (1e5, 1e5 - 1), (-1e5, 1e5)
+    for scores, sinks in product((-1e5, -10.0, 0.0, 1e5), logits):
+        with subtests.test(scores=scores, sinks=sinks):
+            check_sinks(kernel, scores, sinks)
+
+
+def check_sinks(kernel, scores, sinks):
     random = torch.Generator().manual_seed(0)
     query, logits = torch.ones(1, HEADS, QUERIES, 1).requires_grad_(), torch.tensor(sinks).requires_grad_()
     key = (scores + torch.randint(-8, 8, (1, HEADS, KEYS, 1), generator=random) / 4).requires_grad_()
     value = torch.randn(1, HEADS, KEYS, 3, generator=random)
     mask = Causal() & GRAPH & Padding(torch.tensor([KEYS - 2]))
     score, asked = Sinks(ScaledDotProduct(), logits), ["entropy", "lse", "received", "max", TopK(4)]
-    found = answers_of(attend(query, key, value, mask=mask, score=score, scale=1.0, measure=asked, kernel=kernel))
+    found = answers_of(
+        attend(query, key, value, mask=mask, score=score, scale=1.0, measure=asked, kernel=KERNELS[kernel])
+    )
 
     exact = [tensor.detach().double().requires_grad_() for tensor in (query, key, logits)]
     cells = to_dense(mask, (1, HEADS, QUERIES, KEYS))
@@ -218,14 +227,19 @@ def test_sinks_lose_no_digits_where_they_or_the_scores_are_large(kernel, scores,
 
 
 @pytest.mark.parametrize("kernel", ["blockwise", "reference"])
-@pytest.mark.parametrize("mask", RULES)
-def test_a_measure_may_multiply_weights_by_scores(mask, kernel):
+def test_a_measure_may_multiply_weights_by_scores(kernel, subtests):
+    for mask in RULES:
+        with subtests.test(mask=mask):
+            check_product_with_scores(mask, kernel)
+
+
+def check_product_with_scores(mask, kernel):
     random = torch.Generator().manual_seed(0)
     plain = torch.randint(-9, 4, (BATCH, HEADS, KEYS, 1), generator=random) / 9
     query = torch.ones(BATCH, HEADS, QUERIES, 1)
     for size in (1.0, 1e38):
         key = (plain * size).requires_grad_()
-        given = {"mask": RULES[mask], "scale": 1.0, "measure": Total(), "kernel": kernel}
+        given = {"mask": RULES[mask], "scale": 1.0, "measure": Total(), "kernel": KERNELS[kernel]}
         found = attend(query, key, key, **given).measured["total"]
         exact = key.detach().double().requires_grad_()
         scores = (query.double() @ exact.mT).expand(SHAPE)
@@ -243,7 +257,7 @@ def test_a_loss_on_the_maximum_may_train_sinks_alone(kernel, part):
     query, key = (torch.randn(1, HEADS, tokens, 4, generator=random) for tokens in (QUERIES, KEYS))
     logits = torch.tensor([0.5, -1.0]).requires_grad_()
     score = Sinks(ScaledDotProduct(), logits)
-    found = attend(query, key, key, mask=GRAPH, score=score, measure="max", kernel=kernel).measured["max"]
+    found = attend(query, key, key, mask=GRAPH, score=score, measure="max", kernel=KERNELS[kernel]).measured["max"]
     (ours,) = torch.autograd.grad(getattr(found, part).sum() + 0.0 * logits.sum(), logits)
 
     exact = logits.detach().double().requires_grad_()

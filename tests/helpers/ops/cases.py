@@ -7,7 +7,7 @@ that the other has made.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -18,6 +18,9 @@ from torch.nn.functional import leaky_relu
 
 from helpers.ops import dense_reference as d
 from regard.ops.kernels.base import Kernel
+from regard.ops.kernels.blocks import CPU
+from regard.ops.kernels.blockwise import Blockwise
+from regard.ops.kernels.dispatch import KERNELS
 from regard.ops.masks import Causal, Documents, Mask, Neighbours, Padding, Prefix, Spans, Window
 from regard.ops.masks.base import as_mask
 from regard.ops.measures import (
@@ -366,6 +369,27 @@ def masks(batch: int, heads: int, queries: int, keys: int) -> dict[str, Any]:
     """All of them by name."""
     left_out = AS_LARGE_AS_THE_MATRIX if queries * keys > 2**20 else ()
     return {name: mask(name, batch, heads, queries, keys) for name in MASKS if name not in left_out}
+
+
+def kernels(rows: int, **sizes: int) -> list[Kernel]:
+    """All kernels in the order in which they are tried; blocks of `blockwise` have few rows, so that there are several.
+
+    Args:
+        rows: Rows of a block under a mask.
+        sizes: Other fields of BlockSizes.
+    """
+    blockwise = Blockwise(replace(CPU, rows=rows, **sizes))
+    return [blockwise if type(kernel) is Blockwise else kernel for kernel in KERNELS]
+
+
+def scores_of(kernel: Kernel) -> list[str]:
+    """The names of the scores that a kernel supports."""
+
+    def supported(score: Score | None) -> bool:
+        parts = subtrees(ScaledDotProduct() if score is None else score)
+        return kernel.scores is None or all(type(part) in kernel.scores for part in parts if isinstance(part, Score))
+
+    return [name for name, case in SCORES.items() if supported(case.rule(case.tensors(2, 9, 12, 4)))]
 
 
 def masks_of(kernel: Kernel) -> list[str]:

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from torch.autograd import forward_ad
 
 from helpers.ops.cases import SCORES, masks, measures
-from helpers.pairwise import pairwise
+from helpers.pairwise import each_value
 from regard.errors import InvalidArgument, StaleView
 from regard.ops import attend, weights
-from regard.ops.kernels import blocks, threads
-from regard.ops.kernels.blocks import partition
+from regard.ops.kernels import threads
+from regard.ops.kernels.blocks import CPU, partition
 from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.threads import run_parallel
 from regard.ops.masks import Causal, Padding, Window
@@ -38,7 +38,7 @@ def tensors(batch=1, heads=2, kv_heads=1, queries=7, keys=6, dim=3, dtype=torch.
 
 
 @pytest.mark.parametrize(
-    ("mask", "score", "name"), pairwise(list(masks(1, 2, 7, 6)), list(SCORES), list(measures(7, 6)))
+    ("mask", "score", "name"), each_value(list(masks(1, 2, 7, 6)), list(SCORES), list(measures(7, 6)))
 )
 def test_gradients_equal_finite_differences(mask, score, name):
     query, key, value = tensors()
@@ -81,17 +81,13 @@ def test_results_do_not_depend_on_the_size_of_blocks(rows, cells, mask, kv_heads
     query, key, value = tensors(2, 4, kv_heads, 31, 37)
     rule = masks(2, 4, 31, 37)[mask]
 
-    def everything():
-        att = attend(query, key, value, mask=rule, measure=measures(31, 37), kernel="blockwise")
+    def everything(sizes=None):
+        att = attend(query, key, value, mask=rule, measure=measures(31, 37), kernel=Blockwise(sizes))
         results = [each[0] if isinstance(each, tuple) else each for each in att.measured.values()]
         loss = sum(x.masked_fill(x == -torch.inf, 0.0).square().sum() for x in (att.output, *results))
         return [att.output, *results, *torch.autograd.grad(loss, (query, key, value))]
 
-    whole = everything()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "CPU", replace(blocks.CPU, rows=rows, elements=cells))
-        cut = everything()
-    for one, other in zip(whole, cut, strict=True):
+    for one, other in zip(everything(), everything(replace(CPU, rows=rows, elements=cells)), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
 
 
@@ -122,10 +118,15 @@ def test_each_row_is_in_one_block():
     assert (seen == 1).all()
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3, 8, 64])
-@pytest.mark.parametrize(("heads", "shared"), [(8, [8]), (8, [2]), (6, [2, 3]), (5, [1]), (1, [1]), (12, [4, 12])])
 @pytest.mark.parametrize("n", [40, 1000])
-def test_streams_share_no_head_of_keys_or_values(n, heads, shared, parts):
+def test_streams_share_no_head_of_keys_or_values(n, subtests):
+    all_heads = (8, [8]), (8, [2]), (6, [2, 3]), (5, [1]), (1, [1]), (12, [4, 12])
+    for (heads, shared), parts in product(all_heads, (1, 2, 3, 8, 64)):
+        with subtests.test(heads=heads, shared=shared, parts=parts):
+            check_streams(n, heads, shared, parts)
+
+
+def check_streams(n, heads, shared, parts):
     request = make_request(torch.zeros(3, heads, n, 4), torch.zeros(3, shared[0], n, 4), mask=Causal())
     owner, rows = {}, torch.zeros(3, heads, n)
     cut = [list(stream) for stream in partition(request, parts, *shared)]
