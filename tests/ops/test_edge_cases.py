@@ -33,8 +33,7 @@ def dense(query, key, cells):
 
 @pytest.mark.parametrize("kernel", [*RUNNING, "sparse"])
 @pytest.mark.parametrize(("keys", "k"), [(3, 4), (3, 10**4), (1, 2), (12, 13)])
-def test_topk_of_more_keys_than_there_are_is_filled_up(monkeypatch, kernel, keys, k):
-    monkeypatch.setattr("regard.ops.kernels.sparse.MAX_DENSITY", 1)
+def test_topk_of_more_keys_than_there_are_is_filled_up(kernel, keys, k):
     query, key, value = tensors(keys=keys)
     cells = torch.arange(keys) <= torch.arange(9)[:, None] - 1
     mask = Neighbours(*cells.nonzero().T)
@@ -159,8 +158,7 @@ def test_a_node_number_that_is_too_large_is_named(node, side):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("of_heads", [False, True])
 @pytest.mark.parametrize("activation", ["tanh", "leaky_relu"])
-def test_additive_scores_are_not_scaled_in_half_precision(monkeypatch, kernel, dtype, of_heads, activation):
-    monkeypatch.setattr("regard.ops.kernels.sparse.MAX_DENSITY", 1)
+def test_additive_scores_are_not_scaled_in_half_precision(kernel, dtype, of_heads, activation):
     query, key, _ = (tensor.detach() for tensor in tensors(dtype=dtype))
     random = torch.Generator().manual_seed(1)
     vector = torch.randn(*((2, 8) if of_heads else (8,)), generator=random).to(dtype)

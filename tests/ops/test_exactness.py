@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import inf, nan
 
 import pytest
@@ -10,12 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.ops.cases import SCORES, allowed, masks, masks_of, measures
+from helpers.ops.cases import SCORES, allowed, kernels, masks, masks_of, measures
 from helpers.ops.dense_reference import ADDED_ONE_BY_ONE, definition
 from regard.analysis import rollout
 from regard.ops import attend, weights
-from regard.ops.kernels import blocks, sparse
-from regard.ops.kernels.dispatch import KERNELS
 from regard.ops.masks import Causal, DenseMask, Neighbours
 from regard.ops.measures import BlockMean, DistanceHistogram, TopK
 from regard.ops.scores import Bias, ScaledDotProduct
@@ -69,38 +66,41 @@ def graph_of(kernel, cells):
     )
 
 
-DEFINED = [kernel for kernel in KERNELS if kernel.name != "sdpa"]  # there torch decides where a NaN goes
-CASES = [(kernel, mask) for kernel in DEFINED for mask in (GRAPHS if kernel.name == "sparse" else masks_of(kernel))]
+DEFINED = [kernel for kernel in kernels(rows=4) if kernel.name != "sdpa"]  # there torch decides where a NaN goes
 
 
-def by_row(monkeypatch, kernel, tensors, **rules):
+def by_row(kernel, tensors, **rules):
     """Everything that the kernel computes by row for 9 rows and 12 keys, and which rows are NaN."""
-    monkeypatch.setattr(sparse, "MAX_DENSITY", 1)
-    monkeypatch.setattr(blocks, "CPU", replace(blocks.CPU, rows=4))
     measures = {
         name: measure
         for name, measure in builtin(9, 12).items()
         if measure.axis == "queries" and kernel.supports(measure)
     }
     tensors = [tensor.clone().requires_grad_() for tensor in tensors]
-    att = attend(*tensors, **rules, measure=measures, kernel=kernel.name)
+    att = attend(*tensors, **rules, measure=measures, kernel=kernel)
     results = first_of({"output": att.output} | att.measured)
     return results, {name: x.isnan() if x.ndim == 3 else x.isnan().any(-1) for name, x in results.items()}
 
 
 @pytest.mark.parametrize("where", ["query", "key", "value"])
-@pytest.mark.parametrize(("kernel", "mask"), CASES, ids=lambda value: getattr(value, "name", value))
-def test_nan_reaches_the_rows_that_may_see_it_and_no_other(monkeypatch, kernel, mask, where):
+@pytest.mark.parametrize("kernel", DEFINED, ids=lambda kernel: kernel.name)
+def test_nan_reaches_the_rows_that_may_see_it_and_no_other(kernel, where, subtests):
+    for mask in GRAPHS if kernel.name == "sparse" else masks_of(kernel):
+        with subtests.test(mask=mask):
+            check_nan(kernel, mask, where)
+
+
+def check_nan(kernel, mask, where):
     random, (dtype, tolerance) = torch.Generator().manual_seed(0), exact_for(kernel)
     tensors = {
         name: torch.randn(2, 2, tokens, 4, generator=random, dtype=torch.float64).to(dtype)
         for name, tokens in (("query", 9), ("key", 12), ("value", 12))
     }
     rule, cells = masks(2, 2, 9, 12)[mask], allowed(mask, 2, 2, 9, 12, 3)
-    clean, _ = by_row(monkeypatch, kernel, tensors.values(), mask=rule)
+    clean, _ = by_row(kernel, tensors.values(), mask=rule)
     tensors[where][:, :, 5, 1] = nan
     reached = cells.any(-1) & (torch.arange(9) == 5) if where == "query" else cells[..., 5]
-    results, nans = by_row(monkeypatch, kernel, tensors.values(), mask=rule)
+    results, nans = by_row(kernel, tensors.values(), mask=rule)
     if where == "value":  # other rows may be NaN too, as 0 · NaN is
         assert nans.pop("output")[reached].all()
         assert not any(rows.any() for rows in nans.values())
@@ -112,14 +112,14 @@ def test_nan_reaches_the_rows_that_may_see_it_and_no_other(monkeypatch, kernel, 
 
 @pytest.mark.parametrize("kernel", DEFINED, ids=lambda each: each.name)
 @pytest.mark.parametrize("number", [-inf, inf])
-def test_scores_of_minus_infinity_forbid_and_those_of_infinity_give_nan(monkeypatch, kernel, number):
+def test_scores_of_minus_infinity_forbid_and_those_of_infinity_give_nan(kernel, number):
     random, (dtype, tolerance) = torch.Generator().manual_seed(0), exact_for(kernel)
     tensors = [torch.randn(1, 1, tokens, 4, generator=random, dtype=dtype) for tokens in (9, 12, 12)]
     graph, here = graph_of(kernel, torch.ones(9, 12)), torch.zeros(9, 12, dtype=torch.bool)
     here[2, 5] = here[4] = True
     score = ScaledDotProduct() + Bias(torch.zeros(9, 12).masked_fill(here, number))
-    forbidden, _ = by_row(monkeypatch, kernel, tensors, mask=graph & ~here)
-    results, nans = by_row(monkeypatch, kernel, tensors, mask=graph, score=score)
+    forbidden, _ = by_row(kernel, tensors, mask=graph & ~here)
+    results, nans = by_row(kernel, tensors, mask=graph, score=score)
     reached = (here.any(-1) & (number > 0)).expand(1, 1, 9)
     for name, rows in nans.items():
         assert torch.equal(rows, rows & reached if name in OF_SOME_CELLS else reached), name
@@ -130,14 +130,14 @@ def test_scores_of_minus_infinity_forbid_and_those_of_infinity_give_nan(monkeypa
     "kernel", [kernel for kernel in DEFINED if torch.float64 in kernel.dtypes], ids=lambda each: each.name
 )
 @pytest.mark.parametrize("number", [-1e31, -1e300])
-def test_only_minus_infinity_forbids_however_low_a_score_is(monkeypatch, kernel, number):
+def test_only_minus_infinity_forbids_however_low_a_score_is(kernel, number):
     random = torch.Generator().manual_seed(0)
     tensors = [torch.randn(1, 1, tokens, 4, generator=random, dtype=torch.float64) for tokens in (9, 12, 12)]
     graph, low = Neighbours(*torch.ones(9, 12).nonzero().T), torch.zeros(9, 12, dtype=torch.bool)
     low[2, 5] = low[4] = True
     score = ScaledDotProduct() + Bias(torch.zeros(9, 12, dtype=torch.float64).masked_fill(low, number))
-    forbidden, _ = by_row(monkeypatch, kernel, tensors, mask=graph & ~low)
-    results, nans = by_row(monkeypatch, kernel, tensors, mask=graph, score=score)
+    forbidden, _ = by_row(kernel, tensors, mask=graph & ~low)
+    results, nans = by_row(kernel, tensors, mask=graph, score=score)
     others = torch.arange(9) != 4
     for name, rows in nans.items():
         assert not rows.any(), name
@@ -146,7 +146,7 @@ def test_only_minus_infinity_forbids_however_low_a_score_is(monkeypatch, kernel,
     equal(results["entropy"][0, 0, 4], torch.tensor(12, dtype=torch.float64).log())
     equal(results["max"][0, 0, 4], torch.tensor(1 / 12, dtype=torch.float64))
     assert results["lse"][0, 0, 4] == number
-    topk = attend(*tensors, mask=graph, score=score, measure=TopK(12), kernel=kernel.name).measured["topk"]
+    topk = attend(*tensors, mask=graph, score=score, measure=TopK(12), kernel=kernel).measured["topk"]
     assert (topk.indices >= 0).all()
     assert topk.indices[0, 0, 2, -1] == 5
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from helpers.ops.cases import Cosine, Squares
+from helpers.ops.cases import Cosine, Squares, kernels
 from regard.ops import attend, weights
 from regard.ops.kernels import blocks, sparse
-from regard.ops.kernels.dispatch import KERNELS
+from regard.ops.kernels.reference import Reference
 from regard.ops.masks import Neighbours
 from regard.ops.measures import KLDivergence, Received, TransposedProduct
 from regard.ops.rules import builtin_classes
@@ -90,12 +90,6 @@ def test_every_rule_that_can_hold_a_floating_point_tensor_is_tested():
     assert holding - derived == tested
 
 
-@pytest.fixture(autouse=True)
-def _several_blocks(monkeypatch):
-    monkeypatch.setattr(sparse, "MAX_DENSITY", 1)
-    monkeypatch.setattr(blocks, "CPU", replace(blocks.CPU, rows=16, max_rows=16))
-
-
 def supported(kernel, holder):
     """Whether a kernel takes the rule; `sdpa` holds none and rounds as torch does."""
     if kernel.name == "sdpa" or isinstance(holder, str):
@@ -139,7 +133,7 @@ def gradient(kernel, holder, dtype, to):
     is_measure = hasattr(rule, "compute")
     att = attend(
         **tensors,
-        mask=graph() if kernel == "sparse" else None,
+        mask=graph() if kernel.name == "sparse" else None,
         score=None if is_measure else rule,
         scale=0.1,
         measure={"measure": rule} if is_measure else "lse",
@@ -162,9 +156,9 @@ def assert_rounded_once(found, exact, sums=1e-5):
     "holder", [*HOLDERS, *SHARED], ids=lambda x: x if isinstance(x, str) else f"{x[0].name}.{x[1]}"
 )
 def test_gradients_are_rounded_once(holder, dtype):
-    exact = gradient("reference", holder, dtype, torch.float64)
-    run = [kernel.name for kernel in KERNELS if supported(kernel, holder)]
-    assert {"reference", "blockwise"} <= set(run)
+    exact = gradient(Reference(), holder, dtype, torch.float64)
+    run = [kernel for kernel in kernels(rows=16, max_rows=16) if supported(kernel, holder)]
+    assert {"reference", "blockwise"} <= {kernel.name for kernel in run}
     for kernel in run:
         found = gradient(kernel, holder, dtype, dtype)
         assert found.dtype == dtype
@@ -173,6 +167,12 @@ def test_gradients_are_rounded_once(holder, dtype):
 
 def columns(W):
     return W.columns([0, 1, 5, 30, 31, 69])
+
+
+@pytest.fixture
+def _several_blocks(monkeypatch):
+    monkeypatch.setattr(sparse, "MAX_DENSITY", 1)
+    monkeypatch.setattr(blocks, "CPU", replace(blocks.CPU, rows=16, max_rows=16))
 
 
 CALLS = {  # several passes over the matrix each, whose gradients are added up
@@ -189,6 +189,7 @@ CALLS = {  # several passes over the matrix each, whose gradients are added up
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("call", CALLS)
+@pytest.mark.usefixtures("_several_blocks")
 def test_gradients_of_several_passes_are_rounded_once(call, dtype):
     random = torch.Generator().manual_seed(0)
     shapes = (BATCH, HEADS, QUERIES, DIM), (BATCH, 1, KEYS, DIM), (8, HEADS)

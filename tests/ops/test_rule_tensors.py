@@ -14,7 +14,8 @@ from helpers.ops.holders import HOLDERS, SUPPORTED, Below, Parcel, Scaled, Squar
 from helpers.pairwise import grouped, pairwise, sampled
 from regard.errors import InvalidArgument, StaleView
 from regard.ops import attend, weights
-from regard.ops.kernels import blocks
+from regard.ops.kernels.blocks import CPU
+from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.masks import Causal, Mask, Window
 from regard.ops.scores import Bias, ScaledDotProduct, Sinks, SoftCap
 
@@ -29,12 +30,7 @@ TENSORS = [numbers(2, HEADS, tokens, 4, seed=i) for i, tokens in enumerate((QUER
 LOGITS, BIAS = numbers(HEADS), numbers(QUERIES, KEYS)
 
 
-@pytest.fixture(autouse=True)
-def _several_blocks(monkeypatch):
-    """Even these few rows make several blocks."""
-    monkeypatch.setattr(blocks, "CPU", replace(blocks.CPU, rows=5))
-
-
+BLOCKWISE = Blockwise(replace(CPU, rows=5))  # even these few rows make several blocks
 SCORES = {  # the score built around a rule, and its formula, from the rule's own scores and the scaled dot product
     "alone": (lambda rule: rule, lambda own, dot: own),
     "in a sum": (lambda rule: ScaledDotProduct() + rule, lambda own, dot: dot + own),
@@ -110,7 +106,7 @@ def check(kernel, holder, case, computed, inputs):
 
 @pytest.mark.parametrize(
     ("case", "cases"),
-    grouped(pairwise(CASES, HOLDERS, ["blockwise", None, "view"], [False, True], [True, False])),
+    grouped(pairwise(CASES, HOLDERS, [BLOCKWISE, None, "view"], [False, True], [True, False])),
 )
 def test_a_tensor_gets_its_gradient_or_the_error_names_the_rule_that_holds_it(case, cases, subtests):
     for holder, kernel, computed, inputs in cases:
@@ -129,7 +125,7 @@ def test_the_reference_kernel_accepts_every_rule_and_gives_the_gradient(case, ca
 
 
 MODES = [torch.no_grad, torch.inference_mode, torch.enable_grad]
-ALL_WAYS = ["blockwise", None, "view", "reference"]
+ALL_WAYS = [BLOCKWISE, None, "view", "reference"]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +170,7 @@ def test_a_view_is_stale_once_a_tensor_held_by_its_mask_changes(place, subtests)
         with subtests.test(holder=holder):
             held, tensors = torch.tensor([5, 8]), [tensor.clone().requires_grad_() for tensor in TENSORS]
             mask = mask_of(holder, place, held)
-            W, output = weights(*tensors[:2], mask=mask), attend(*tensors, mask=mask, kernel="blockwise").output
+            W, output = weights(*tensors[:2], mask=mask), attend(*tensors, mask=mask, kernel=BLOCKWISE).output
             W.entropy()
             held.add_(1)
             with pytest.raises(StaleView, match="was changed in place"):
@@ -197,7 +193,7 @@ def test_a_mask_reads_its_tensors_again_once_they_change(place, subtests):
         mask = mask_of(holder, place, held, UpTo)
         for change in range(2):
             with subtests.test(holder=holder, change=change):
-                found = attend(*TENSORS, mask=mask, kernel="blockwise").output
+                found = attend(*TENSORS, mask=mask, kernel=BLOCKWISE).output
                 expected = scaled_dot_product_attention(*TENSORS, attn_mask=cells_of(place, held))
                 torch.testing.assert_close(found, expected)
             held.add_(4)
@@ -222,7 +218,7 @@ def test_moving_a_mask_moves_every_tensor_that_it_holds(place, subtests):
 
 
 @pytest.mark.parametrize(
-    ("place", "kernel", "cases"), grouped(pairwise(MASKS, ["reference", "blockwise", None], HOLDERS), 2)
+    ("place", "kernel", "cases"), grouped(pairwise(MASKS, ["reference", BLOCKWISE, None], HOLDERS), 2)
 )
 def test_a_mask_may_compare_with_a_tensor_that_requires_grad(place, kernel, cases, subtests):
     tensors = [tensor.clone().requires_grad_() for tensor in TENSORS]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from math import inf
 
 import pytest
 import torch
 
-from helpers.ops.cases import allowed, masks, measures
+from helpers.ops.cases import allowed, kernels, masks, measures
 from helpers.ops.dense_reference import definition, dot
 from helpers.ops.subclasses import (
     HEADS,
@@ -25,10 +26,10 @@ from helpers.ops.subclasses import (
     numbers,
     subclass,
 )
-from helpers.pairwise import pairwise
+from helpers.pairwise import grouped, pairwise
 from regard.ops import attend
-from regard.ops.kernels import blocks, sparse
 from regard.ops.kernels.base import KernelInputs
+from regard.ops.kernels.blocks import CPU, partition
 from regard.ops.kernels.dispatch import select_kernel
 from regard.ops.kernels.sdpa import Sdpa
 from regard.ops.masks import Causal, DenseMask, Neighbours, Padding, Window, as_mask
@@ -50,13 +51,6 @@ from regard.ops.scores import (
 QUERY, KEY = WHOLE.q_idx, WHOLE.kv_idx
 LINKED = ((QUERY * KEY + KEY) % 3 == 0) | (QUERY == KEY)
 GRAPH = Neighbours(*LINKED.nonzero().T)
-
-
-@pytest.fixture(autouse=True)
-def _several_blocks(monkeypatch):
-    """Even these few rows make several blocks, and a graph counts as sparse however many edges it has."""
-    monkeypatch.setattr(blocks, "CPU", replace(blocks.CPU, rows=5))
-    monkeypatch.setattr(sparse, "MAX_DENSITY", 1)
 
 
 MASKS = {name: as_mask(mask) for name, mask in masks(*SHAPE).items() if mask is not None}
@@ -83,17 +77,25 @@ def changed(rule, change, way="in a subclass"):
     return subclass(rule, "allowed", lambda self, seen, tile: CHANGES[change](seen, tile.q_idx, tile.kv_idx), way)
 
 
-@pytest.mark.parametrize(("name", "change", "way", "place"), pairwise(MASKS, CHANGES, WAYS, MASK_PLACES))
-def test_a_subclass_of_a_mask_with_its_own_allowed_gets_its_own_weights(name, change, way, place):
-    mask, cells = MASK_PLACES[place](changed(MASKS[name], change, way), CHANGES[change](seen(name), QUERY, KEY))
-    served = check(cells, mask=mask)
-    assert {"blockwise", "reference"} | ({"sparse"} if place == "on a graph" else set()) <= set(served)
+@pytest.mark.parametrize(("place", "way", "cases"), grouped(pairwise(MASK_PLACES, WAYS, CHANGES, MASKS), 2))
+def test_a_subclass_of_a_mask_with_its_own_allowed_gets_its_own_weights(place, way, cases, subtests):
+    for change, name in cases:
+        with subtests.test(change=change, mask=name):
+            mask, cells = MASK_PLACES[place](changed(MASKS[name], change, way), CHANGES[change](seen(name), QUERY, KEY))
+            served = check(cells, mask=mask)
+            assert {"blockwise", "reference"} | ({"sparse"} if place == "on a graph" else set()) <= set(served)
 
 
-@pytest.mark.parametrize("place", ["alone", "not", "and", "or"])
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("change", ["narrower", "wider"])
-def test_sdpa_is_not_given_a_large_mask_whose_subclass_depends_on_the_query(change, way, place):
+@pytest.mark.parametrize(
+    ("place", "cases"), grouped(list(product(["alone", "not", "and", "or"], WAYS, ["narrower", "wider"])))
+)
+def test_sdpa_is_not_given_a_large_mask_whose_subclass_depends_on_the_query(place, cases, subtests):
+    for way, change in cases:
+        with subtests.test(way=way, change=change):
+            check_large_masks(change, way, place)
+
+
+def check_large_masks(change, way, place):
     long, keys, lengths = torch.zeros(1, 1, 3000, 4), torch.ones(3000, dtype=torch.bool), Padding(torch.tensor([2000]))
     for rule in (lengths, Padding(keys[None]), DenseMask(keys), DenseMask(keys[:1])):
         mine = changed(rule, change, way)
@@ -111,16 +113,17 @@ def test_sdpa_is_not_given_a_large_mask_whose_subclass_depends_on_the_query(chan
 def layout(mask):
     """Where the blocks of the streaming kernel lie, and in which keys each of them masks nothing."""
     request = make_request(*TENSORS[:2], mask=mask)
-    return [(place.index, place.full_key_range()) for stream in blocks.partition(request, 1) for place in stream]
+    streams = partition(request, 1, sizes=replace(CPU, rows=5))
+    return [(place.index, place.full_key_range()) for stream in streams for place in stream]
 
 
-@pytest.mark.parametrize("name", MASKS)
-def test_a_subclass_that_keeps_allowed_keeps_all_hints(name):
-    rule = MASKS[name]
-    mine = object.__new__(type("Mine", (type(rule),), {"__repr__": lambda self: "Mine()"}))
-    vars(mine).update(vars(rule))
-    assert layout(mine) == layout(rule)
-    assert mine.depends_on_query == rule.depends_on_query
+def test_a_subclass_that_keeps_allowed_keeps_all_hints(subtests):
+    for name, rule in MASKS.items():
+        with subtests.test(mask=name):
+            mine = object.__new__(type("Mine", (type(rule),), {"__repr__": lambda self: "Mine()"}))
+            vars(mine).update(vars(rule))
+            assert layout(mine) == layout(rule)
+            assert mine.depends_on_query == rule.depends_on_query
 
 
 def test_hints_defined_with_the_rule_or_below_it_are_used():
@@ -188,30 +191,36 @@ def test_every_score_of_the_library_is_subclassed():
     assert {type(rule) for rule in RULES.values()} == set(builtin_classes(Score))
 
 
-@pytest.mark.parametrize(
-    ("name", "way", "place", "mask"),
-    [case for case in pairwise(RULES, WAYS, *OTHERS) if (case[0], case[2]) != TWICE],
-)
-def test_a_subclass_of_a_score_may_forbid_cells(name, way, place, mask):
+@pytest.mark.parametrize(("place", "cases"), grouped(pairwise(*OTHERS, RULES, WAYS)))
+def test_a_subclass_of_a_score_may_forbid_cells(place, cases, subtests):
     def override(self, scores, query, key, scale, tile):
         return scores + torch.where(((tile.q_idx + tile.kv_idx) % 3 == 0) | (tile.q_idx == 2), -inf, 0.0)
 
-    check_score(name, override, way, place, mask)
+    for mask, name, way in cases:
+        if (name, place) != TWICE:
+            with subtests.test(mask=mask, score=name, way=way):
+                check_score(name, override, way, place, mask)
 
 
-@pytest.mark.parametrize(
-    ("name", "way", "place", "mask", "learned"),
-    [case for case in pairwise(RULES, WAYS, *OTHERS, [False, True]) if (case[0], case[2]) != TWICE],
-)
-def test_a_tensor_that_a_subclass_of_a_score_returns_is_never_written_to(name, way, place, mask, learned):
-    table = numbers(*SHAPE, seed=7).requires_grad_(learned)
-    before = table.detach().clone()
-    check_score(name, lambda self, scores, *call: call[-1].slice(self.own), way, place, mask, own=table)
-    assert torch.equal(table, before)
+@pytest.mark.parametrize(("place", "cases"), grouped(pairwise(*OTHERS, RULES, WAYS, [False, True])))
+def test_a_tensor_that_a_subclass_of_a_score_returns_is_never_written_to(place, cases, subtests):
+    for mask, name, way, learned in cases:
+        if (name, place) != TWICE:
+            with subtests.test(mask=mask, score=name, way=way, learned=learned):
+                table = numbers(*SHAPE, seed=7).requires_grad_(learned)
+                before = table.detach().clone()
+                check_score(name, lambda self, scores, *call: call[-1].slice(self.own), way, place, mask, own=table)
+                assert torch.equal(table, before)
 
 
-@pytest.mark.parametrize(("name", "way"), pairwise(measures(QUERIES, KEYS), WAYS))
-def test_a_subclass_of_a_measure_with_its_own_compute_gets_its_own_result(name, way):
+@pytest.mark.parametrize("way", WAYS)
+def test_a_subclass_of_a_measure_with_its_own_compute_gets_its_own_result(way, subtests):
+    for name in measures(QUERIES, KEYS):
+        with subtests.test(measure=name):
+            check_measure(name, way)
+
+
+def check_measure(name, way):
     measure, cells = measures(QUERIES, KEYS)[name], LINKED.expand(SHAPE)
 
     def tripled(self, answer, block):
@@ -226,7 +235,10 @@ def test_a_subclass_of_a_measure_with_its_own_compute_gets_its_own_result(name, 
         expected.append((squares, [weights.square().sum(-2 if measure.axis == "keys" else -1)]))
     for override, parts in expected:
         asked = {"mine": subclass(measure, "compute", override, way)}
-        for kernel in (None, "reference"):
+        request = make_request(*TENSORS[:2], mask=GRAPH)
+        for kernel in kernels(rows=5):
+            if any(kernel.unsupported_reasons(KernelInputs(TENSORS[2], request, asked))):
+                continue
             att = attend(*TENSORS, mask=GRAPH, measure=asked, kernel=kernel)
             answer = att.measured["mine"]
             of_weights = answer[: len(parts)] if isinstance(answer, tuple) else (answer,)  # without topk's indices

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from itertools import product
 from math import inf, nan
 
 import pytest
 import torch
 
 from helpers.ops import dense_reference as d
+from helpers.ops.cases import kernels
 from regard.ops import attend, weights
-from regard.ops.kernels import blocks, sparse
-from regard.ops.kernels.dispatch import KERNELS
+from regard.ops.kernels.reference import Reference
 from regard.ops.masks import Causal, DenseMask, Neighbours, Padding, Window
 from regard.ops.measures import (
     BlockMean,
@@ -26,7 +26,7 @@ from regard.ops.measures import (
 )
 from regard.ops.scores import Bias, ScaledDotProduct, Sinks, SoftCap
 
-DEFINED = [kernel for kernel in KERNELS if kernel.name != "sdpa"]  # there torch decides
+DEFINED = [kernel for kernel in kernels(rows=4, max_rows=4) if kernel.name != "sdpa"]  # there torch decides
 BATCH, HEADS = 2, 2
 SIZES = [(9, 12), (150, 200)]
 MASKS = {
@@ -36,12 +36,6 @@ MASKS = {
     "padding": lambda n, m: Padding(torch.tensor([m, m // 2])),
     "dense": lambda n, m: DenseMask((torch.arange(n)[:, None] * 3 + torch.arange(m)) % 5 != 2),
 }
-
-
-@pytest.fixture(autouse=True)
-def _several_blocks(monkeypatch):
-    monkeypatch.setattr(sparse, "MAX_DENSITY", 1)
-    monkeypatch.setattr(blocks, "CPU", replace(blocks.CPU, rows=4, max_rows=4))
 
 
 def cells_of(mask, n, m):
@@ -147,11 +141,15 @@ def same(name, found, exact):
     )
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("source", ["infinite score", "NaN score", "NaN query", "infinite query", "NaN key"])
-@pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("kernel", DEFINED, ids=lambda kernel: kernel.name)
-def test_visible_weights_are_nan_and_results_follow(kernel, mask, source, size):
+def test_visible_weights_are_nan_and_results_follow(kernel, source, subtests):
+    for mask, size in product(MASKS, SIZES):
+        with subtests.test(mask=mask, size=size):
+            check_results(kernel, mask, source, size)
+
+
+def check_results(kernel, mask, source, size):
     n, m = size
     query, key, value, bias = tensors(n, m, source)
     cells = cells_of(mask, n, m)
@@ -164,7 +162,7 @@ def test_visible_weights_are_nan_and_results_follow(kernel, mask, source, size):
     other = weights(*clean)
     made, groups = measures_of(n, m, kernel.name, other)
     score = ScaledDotProduct() + Bias(bias)
-    att = attend(query, key, value, mask=rule, score=score, measure=made, kernel=kernel.name)
+    att = attend(query, key, value, mask=rule, score=score, measure=made, kernel=kernel)
     assert bad.any()
     same("output", att.output, torch.where(bad[..., None], nan, P.nan_to_num() @ value.double()))
     exact = expected(P, bad, scores, other.dense().double(), n, m, groups)
@@ -192,7 +190,7 @@ def test_modified_scores(kernel, wrap):
     score = wrap(ScaledDotProduct() + Bias(bias.nan_to_num(nan, neginf=0.0)))
     rule = graph if kernel.name == "sparse" else Causal()
     made = ["entropy", "lse", "max", "received"]
-    measured = attend(query, key, value, mask=rule, score=score, measure=made, kernel=kernel.name).measured
+    measured = attend(query, key, value, mask=rule, score=score, measure=made, kernel=kernel).measured
     row = (torch.arange(9) == 4).expand(2, 2, 9)
     for name in ("entropy", "lse"):
         assert torch.equal(measured[name].isnan(), row)
@@ -213,11 +211,15 @@ ROW_MEASURES = {
 
 
 @pytest.mark.parametrize("n", [9, 150])
-@pytest.mark.parametrize(
-    ("kernel", "measure"),
-    [(k.name, m) for k in DEFINED for m in ROW_MEASURES if (k.name, m) != ("sparse", "divergence")],
-)
-def test_rows_with_infinite_results_that_a_loss_leaves_out_have_no_gradient(kernel, n, measure):
+@pytest.mark.parametrize("kernel", DEFINED, ids=lambda kernel: kernel.name)
+def test_rows_with_infinite_results_that_a_loss_leaves_out_have_no_gradient(kernel, n, subtests):
+    for measure in ROW_MEASURES:
+        if (kernel.name, measure) != ("sparse", "divergence"):
+            with subtests.test(measure=measure):
+                check_rows_left_out(kernel, n, measure)
+
+
+def check_rows_left_out(kernel, n, measure):
     random = torch.Generator().manual_seed(0)
     halves = [torch.randn(BATCH, HEADS, n, 8, generator=random) for _ in range(5)]
     visible = torch.ones(n, n, dtype=torch.bool).tril()
@@ -230,7 +232,7 @@ def test_rows_with_infinite_results_that_a_loss_leaves_out_have_no_gradient(kern
         cells = visible
         if rows is not None:
             query, other, cells = query[:, :, rows], other.at(queries=rows.nonzero().flatten()), visible[rows]
-        mask = Neighbours(*cells.nonzero().T) if kernel == "sparse" else DenseMask(cells)
+        mask = Neighbours(*cells.nonzero().T) if kernel.name == "sparse" else DenseMask(cells)
         results = attend(query, key, value, mask=mask, measure=ROW_MEASURES[measure](other), kernel=kernel).measured
         (result,) = results.values()
         parts = [x for x in (result if isinstance(result, tuple) else (result,)) if x.is_floating_point()]
@@ -240,7 +242,7 @@ def test_rows_with_infinite_results_that_a_loss_leaves_out_have_no_gradient(kern
         return torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
 
     keep = torch.arange(n) % 4 == 0
-    exact = gradients(keep, torch.float64, "reference")
+    exact = gradients(keep, torch.float64, Reference())
     for found, truth in zip(gradients(None, torch.float32, kernel), exact, strict=True):
         torch.testing.assert_close(found.double(), truth, rtol=1e-4, atol=1e-5)
 
