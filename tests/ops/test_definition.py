@@ -61,13 +61,14 @@ def test_the_definition_imports_nothing_but_torch():
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
-@pytest.mark.parametrize("mask", MASKS)
-def test_the_output_is_that_of_scaled_dot_product_attention(mask, kv_heads):
+def test_the_output_is_that_of_scaled_dot_product_attention(kv_heads, subtests):
     query, key, value = tensors(kv_heads)
-    cells = allowed(mask, *SHAPE, 5)
-    found, *_ = d.definition(query, key, value, cells, 5)
-    expected = F.scaled_dot_product_attention(query, key, value, attn_mask=cells, enable_gqa=True)
-    equal(found, expected.where(cells.any(-1, keepdim=True), 0.0))
+    for mask in MASKS:
+        with subtests.test(mask=mask):
+            cells = allowed(mask, *SHAPE, 5)
+            found, *_ = d.definition(query, key, value, cells, 5)
+            expected = F.scaled_dot_product_attention(query, key, value, attn_mask=cells, enable_gqa=True)
+            equal(found, expected.where(cells.any(-1, keepdim=True), 0.0))
 
 
 @pytest.mark.parametrize("scale", [0.3, -0.7])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import inf
 
 import pytest
@@ -155,10 +156,13 @@ def test_a_node_number_that_is_too_large_is_named(node, side):
 
 
 @pytest.mark.parametrize("kernel", [*RUNNING, "sparse"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("of_heads", [False, True])
-@pytest.mark.parametrize("activation", ["tanh", "leaky_relu"])
-def test_additive_scores_are_not_scaled_in_half_precision(kernel, dtype, of_heads, activation):
+def test_additive_scores_are_not_scaled_in_half_precision(kernel, subtests):
+    for case in product([torch.bfloat16, torch.float16], [False, True], ["tanh", "leaky_relu"]):
+        with subtests.test(case=case):
+            check_additive(kernel, *case)
+
+
+def check_additive(kernel, dtype, of_heads, activation):
     query, key, _ = (tensor.detach() for tensor in tensors(dtype=dtype))
     random = torch.Generator().manual_seed(1)
     vector = torch.randn(*((2, 8) if of_heads else (8,)), generator=random).to(dtype)

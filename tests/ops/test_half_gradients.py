@@ -152,10 +152,13 @@ def assert_rounded_once(found, exact, sums=1e-5):
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-@pytest.mark.parametrize(
-    "holder", [*HOLDERS, *SHARED], ids=lambda x: x if isinstance(x, str) else f"{x[0].name}.{x[1]}"
-)
-def test_gradients_are_rounded_once(holder, dtype):
+def test_gradients_are_rounded_once(dtype, subtests):
+    for holder in (*HOLDERS, *SHARED):
+        with subtests.test(holder=holder):
+            check_rounding(holder, dtype)
+
+
+def check_rounding(holder, dtype):
     exact = gradient(Reference(), holder, dtype, torch.float64)
     run = [kernel for kernel in kernels(rows=16, max_rows=16) if supported(kernel, holder)]
     assert {"reference", "blockwise"} <= {kernel.name for kernel in run}

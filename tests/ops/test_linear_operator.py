@@ -21,8 +21,13 @@ def matrix(batch=2, heads=4, queries=9, keys=13, mask=None, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("mask", ["none", "causal", "lengths", "neighbours", "empty rows"])
-@pytest.mark.parametrize("shape", [(9,), (9, 3), (4, 9, 3), (2, 1, 9, 3), (2, 4, 9, 1)])
-def test_products_with_the_transpose_are_those_of_the_dense_matrix(mask, shape):
+def test_products_with_the_transpose_are_those_of_the_dense_matrix(mask, subtests):
+    for shape in ((9,), (9, 3), (4, 9, 3), (2, 1, 9, 3), (2, 4, 9, 1)):
+        with subtests.test(shape=shape):
+            check_product(mask, shape)
+
+
+def check_product(mask, shape):
     W, leaves = matrix(mask=masks(2, 4, 9, 13)[mask])
     y = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     dense = W.dense().mT
@@ -44,9 +49,14 @@ def test_received_is_the_product_with_the_transpose():
 
 
 @pytest.mark.parametrize("mask", ["none", "causal", "lengths", "neighbours", "empty rows", "own"])
-@pytest.mark.parametrize("k", [1, 4, 12])
-def test_the_strongest_queries_of_each_key_are_those_of_the_dense_matrix(mask, k, monkeypatch):
+def test_the_strongest_queries_of_each_key_are_those_of_the_dense_matrix(mask, monkeypatch, subtests):
     monkeypatch.setattr(weight_matrix, "CELLS_PER_STEP", 5 * 2 * 4 * 9)  # 13 keys are then three steps
+    for k in (1, 4, 12):
+        with subtests.test(k=k):
+            check_topk(mask, k)
+
+
+def check_topk(mask, k):
     W, leaves = matrix(mask=masks(2, 4, 9, 13)[mask])
     values, indices = W.mT.topk(k)
     dense = W.dense().mT

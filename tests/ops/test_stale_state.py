@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from itertools import product
 from math import inf
 
 import pytest
@@ -52,7 +53,6 @@ STATES = {  # one in which few cells are allowed, and one in which many are
     "several": ([torch.tensor([60, 90])], [torch.tensor([300, 170])]),
 }
 EVERY_MASK = pytest.mark.parametrize("mask", MASKS)
-BOTH_WAYS = pytest.mark.parametrize("grows", [True, False], ids=["grows", "shrinks"])
 
 
 def case(mask, grows):
@@ -90,13 +90,14 @@ def by_numpy(tensor, new):
     tensor.numpy()[...] = new.numpy()
 
 
-ROUTES = pytest.mark.parametrize("change", [in_place, by_data, by_numpy], ids=lambda change: change.__name__)
-
-
 @EVERY_MASK
-@BOTH_WAYS
-@ROUTES
-def test_the_next_call_with_a_mask_sees_what_its_tensors_hold_now(mask, grows, change):
+def test_the_next_call_with_a_mask_sees_what_its_tensors_hold_now(mask, subtests):
+    for grows, change in product([True, False], [in_place, by_data, by_numpy]):
+        with subtests.test(grows=grows, change=change.__name__):
+            check_changed(mask, grows, change)
+
+
+def check_changed(mask, grows, change):
     make, held, after, old, new = case(mask, grows)
     rule = make(*held)
     check(rule, old)
@@ -112,8 +113,8 @@ def test_the_next_call_with_a_mask_sees_what_its_tensors_hold_now(mask, grows, c
         torch.testing.assert_close(found, new[1])
 
 
+@pytest.mark.parametrize("grows", [True, False], ids=["grows", "shrinks"])
 @EVERY_MASK
-@BOTH_WAYS
 def test_a_mask_made_in_inference_mode_sees_what_its_tensors_hold_now(mask, grows):
     make, held, after, old, new = case(mask, grows)
     with torch.inference_mode():
@@ -130,9 +131,13 @@ def pickled(thing):
 
 
 @EVERY_MASK
-@BOTH_WAYS
-@pytest.mark.parametrize("duplicate", [copy.deepcopy, pickled], ids=["copied", "pickled"])
-def test_a_copy_of_a_mask_sees_what_its_own_tensors_hold(mask, grows, duplicate):
+def test_a_copy_of_a_mask_sees_what_its_own_tensors_hold(mask, subtests):
+    for grows, duplicate in product([True, False], [copy.deepcopy, pickled]):
+        with subtests.test(grows=grows, duplicate=duplicate.__name__):
+            check_copy(mask, grows, duplicate)
+
+
+def check_copy(mask, grows, duplicate):
     make, held, after, old, new = case(mask, grows)
     for changes in range(3):  # torch counts those of a tensor, and the count of its copy may come to the same
         if changes:
@@ -155,12 +160,14 @@ def grouped(P, of_query, of_key):
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["query_groups", "key_groups"])
-@pytest.mark.parametrize(
-    ("change", "by", "kernel", "used"),
-    pairwise([in_place, by_data, by_numpy], [1, 2, 7], ["blockwise", "reference"], [True, False]),
-    ids=lambda value: getattr(value, "__name__", str(value)),
-)
-def test_a_group_number_that_is_raised_drops_no_tokens(which, change, by, kernel, used):
+def test_a_group_number_that_is_raised_drops_no_tokens(which, subtests):
+    cases = pairwise([in_place, by_data, by_numpy], [1, 2, 7], ["blockwise", "reference"], [True, False])
+    for change, by, kernel, used in cases:
+        with subtests.test(change=change.__name__, by=by, kernel=kernel, used=used):
+            check_raised(which, change, by, kernel, used)
+
+
+def check_raised(which, change, by, kernel, used):
     query, key = QUERY[:2], KEY[:2]
     groups = [torch.arange(TOKENS) // 100, torch.arange(TOKENS) // 60]
     measure = GroupPool(*groups)

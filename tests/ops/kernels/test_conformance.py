@@ -181,23 +181,28 @@ def assert_cells(rule, visible, offset=None):
         assert torch.equal(att.measured["received"] > 0, visible.any(-2))
 
 
-@pytest.mark.parametrize("mask", MASKS)
-def test_the_cells_with_a_weight_are_those_that_the_mask_allows(mask, subtests):
-    for offset, shape in product(OFFSETS, ((2, 2, 13, 21), (3, 1, 21, 13))):
-        with subtests.test(offset=offset, shape=shape):
+@pytest.mark.parametrize("offset", OFFSETS)
+def test_the_cells_with_a_weight_are_those_that_the_mask_allows(offset, subtests):
+    for mask, shape in product(MASKS, ((2, 2, 13, 21), (3, 1, 21, 13))):
+        with subtests.test(mask=mask, shape=shape):
             shift = shape[3] - shape[2] if OFFSETS[offset] is None else OFFSETS[offset]
             assert_cells(cases.mask(mask, *shape), allowed(mask, *shape, shift), OFFSETS[offset])
 
 
-@pytest.mark.parametrize("mask", sorted(MASKS.keys() - {"neighbours", "neighbours and"}))  # which copy their edges
-def test_a_mask_whose_tensors_were_changed_allows_other_cells(mask):
-    for shape in ((2, 2, 13, 21), (3, 1, 21, 13)):
-        case, plain, at = MASKS[mask], MASKS[mask].plain(*shape), grid(*shape, offset=shape[3] - shape[2])
-        rule = case.rule(plain)
-        assert_cells(rule, case.visible(plain, at).expand(shape))
-        for tensor in filter(torch.is_tensor, plain.values()):
-            tensor.copy_(tensor.flip(tuple(range(tensor.ndim))))
-        assert_cells(rule, case.visible(plain, at).expand(shape))
+def test_a_mask_whose_tensors_were_changed_allows_other_cells(subtests):
+    masks = sorted(MASKS.keys() - {"neighbours", "neighbours and"})  # which copy their edges
+    for mask, shape in product(masks, ((2, 2, 13, 21), (3, 1, 21, 13))):
+        with subtests.test(mask=mask, shape=shape):
+            check_changed(mask, shape)
+
+
+def check_changed(mask, shape):
+    case, plain, at = MASKS[mask], MASKS[mask].plain(*shape), grid(*shape, offset=shape[3] - shape[2])
+    rule = case.rule(plain)
+    assert_cells(rule, case.visible(plain, at).expand(shape))
+    for tensor in filter(torch.is_tensor, plain.values()):
+        tensor.copy_(tensor.flip(tuple(range(tensor.ndim))))
+    assert_cells(rule, case.visible(plain, at).expand(shape))
 
 
 def truth(shape, mask, score, offset, scale, dtype, times, names):

@@ -14,7 +14,7 @@ from torch.library import opcheck
 
 from helpers.ops.cases import SCORES, masks, measures
 from helpers.ops.tiny_attention import TOKENS
-from helpers.pairwise import everything, pairwise
+from helpers.pairwise import everything, grouped, pairwise
 from regard.ops.kernels.base import KernelInputs
 from regard.ops.masks import Causal
 from regard.ops.measures import TopK, as_measures
@@ -72,12 +72,20 @@ LEARNED = {"all": (0, 1, 2, 3), "slopes": (3,), "query": (1,), "key": (2,), "val
 
 
 @pytest.mark.parametrize(
-    ("query", "key", "value", "dtype", "kv_heads", "dropout", "learned", "expand"),
-    pairwise(*[[*LAYOUTS]] * 3, [torch.float32, torch.bfloat16], [4, 2, 1], [0.0, 0.4], [*LEARNED], [False, True]),
+    ("learned", "cases"),
+    grouped(
+        pairwise([*LEARNED], *[[*LAYOUTS]] * 3, [torch.float32, torch.bfloat16], [4, 2, 1], [0.0, 0.4], [False, True])
+    ),
 )
-def test_fake_operators_match_real_ones_for_any_layout_of_the_inputs(
-    query, key, value, dtype, kv_heads, dropout, learned, expand
-):
+def test_fake_operators_match_real_ones_for_any_layout_of_the_inputs(learned, cases, subtests):
+    for query, key, value, dtype, kv_heads, dropout, expand in cases:
+        with subtests.test(
+            query=query, key=key, value=value, dtype=dtype, kv_heads=kv_heads, dropout=dropout, expand=expand
+        ):
+            check_layouts(learned, query, key, value, dtype, kv_heads, dropout, expand)
+
+
+def check_layouts(learned, query, key, value, dtype, kv_heads, dropout, expand):
     randn = partial(torch.randn, dtype=dtype)
     leaves = [LAYOUTS[query](4, randn), LAYOUTS[key](kv_heads, randn), LAYOUTS[value](kv_heads, randn), torch.rand(4)]
     score = ScaledDotProduct() + Alibi(leaves[3])
@@ -90,9 +98,16 @@ PAIRS = [(*rule, score, i - j) for i, rule in enumerate(RULES) for j, score in e
 
 
 @pytest.mark.parametrize(
-    ("mask", "kernel", "score"), [case for *case, diagonal in PAIRS if everything() or diagonal % 6 == 0]
+    ("score", "cases"),
+    grouped([(score, mask, kernel) for mask, kernel, score, diagonal in PAIRS if everything() or diagonal % 6 == 0]),
 )
-def test_fake_operators_match_real_ones_for_every_mask_and_score(mask, kernel, score):
+def test_fake_operators_match_real_ones_for_every_mask_and_score(score, cases, subtests):
+    for mask, kernel in cases:
+        with subtests.test(mask=mask, kernel=kernel):
+            check_rules(mask, kernel, score)
+
+
+def check_rules(mask, kernel, score):
     case = SCORES[score]
     held = {name: tensor.float() for name, tensor in case.tensors(HEADS, TOKENS, TOKENS, WIDTH).items()}
     leaves = [LAYOUTS["transposed"](HEADS, torch.randn) for _ in range(3)]
@@ -107,9 +122,14 @@ def test_both_operators_can_be_traced_ahead_of_time(made):
     check(given, [True] * 3, tests=("test_aot_dispatch_dynamic",))
 
 
-@pytest.mark.parametrize("needed", list(product([False, True], repeat=3))[1:])
 @pytest.mark.parametrize("shared", [(0, 0, 2), (0, 1, 0), (0, 1, 1), (0, 0, 0)])
-def test_gradients_of_a_tensor_passed_twice_are_those_of_two_copies(shared, needed):
+def test_gradients_of_a_tensor_passed_twice_are_those_of_two_copies(shared, subtests):
+    for needed in list(product([False, True], repeat=3))[1:]:
+        with subtests.test(needed=needed):
+            check_shared(shared, needed)
+
+
+def check_shared(shared, needed):
     leaves = [LAYOUTS["transposed"](HEADS, torch.randn) for _ in range(3)]
     tensors, *rest = given = arguments(*(leaves[number] for number in shared), mask=Causal())
     gradient = [], [torch.randn(BATCH, HEADS, TOKENS, WIDTH)], [True], needed

@@ -15,8 +15,13 @@ SHAPE = 2, 3, 21, 34
 RULES = [name for name in masks(1, 1, 1, 1) if name != "none"]
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_masks_become_mask_mods_and_dense_masks(name):
+def test_masks_become_mask_mods_and_dense_masks(subtests):
+    for name in RULES:
+        with subtests.test(mask=name):
+            check_mask_mod(name)
+
+
+def check_mask_mod(name):
     rule, expected = masks(*SHAPE)[name], allowed(name, *SHAPE, 13)
     assert torch.equal(to_dense(rule, SHAPE), expected)
     block_mask = create_block_mask(to_mask_mod(rule, 13), *SHAPE, device="cpu", BLOCK_SIZE=8)
@@ -124,8 +129,13 @@ def test_a_function_that_fails_for_longer_inputs_says_why():
         weights(x, x, mask=same_document).entropy()
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_a_mask_mod_takes_index_tensors_that_broadcast(name):
+def test_a_mask_mod_takes_index_tensors_that_broadcast(subtests):
+    for name in RULES:
+        with subtests.test(mask=name):
+            check_index_tensors(name)
+
+
+def check_index_tensors(name):
     rule, expected = masks(*SHAPE)[name], allowed(name, *SHAPE, 13)
     sizes = enumerate(SHAPE)
     whole = [torch.arange(size).view(*(-1 if axis == i else 1 for i in range(4))) for axis, size in sizes]

@@ -14,16 +14,17 @@ SHAPE = 2, 3, 21, 34
 RULES = [name for name in masks(1, 1, 1, 1) if name != "none"]
 
 
-@pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("cells_per_step", [2**22, 500])
-def test_every_mask_is_converted_to_spans(name, cells_per_step, monkeypatch):
+def test_every_mask_is_converted_to_spans(cells_per_step, monkeypatch, subtests):
     monkeypatch.setattr(spans, "CELLS_PER_STEP", cells_per_step)
-    converted = to_spans(masks(*SHAPE)[name], SHAPE, max_spans=20)
-    assert converted is not None
-    expected = allowed(name, *SHAPE, 13)
-    assert torch.equal(to_dense(converted, SHAPE), expected)
-    ranges = (expected & ~expected.roll(1, -1)).sum(-1) + (expected[..., 0] & expected[..., -1])
-    assert converted.starts.shape[3] == max(1, int(ranges.max()))
+    for name in RULES:
+        with subtests.test(mask=name):
+            converted = to_spans(masks(*SHAPE)[name], SHAPE, max_spans=20)
+            assert converted is not None
+            expected = allowed(name, *SHAPE, 13)
+            assert torch.equal(to_dense(converted, SHAPE), expected)
+            ranges = (expected & ~expected.roll(1, -1)).sum(-1) + (expected[..., 0] & expected[..., -1])
+            assert converted.starts.shape[3] == max(1, int(ranges.max()))
 
 
 def test_masks_with_too_many_ranges_are_not_converted():

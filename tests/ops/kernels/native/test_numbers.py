@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from math import inf, nan
 
 import pytest
 import torch
 
-from helpers.pairwise import pairwise
 from regard.errors import InvalidArgument, KernelNotSupported
 from regard.ops import attend, weights
 from regard.ops.kernels.blockwise import Blockwise
@@ -54,20 +54,22 @@ def assert_same(ours, others):
         assert torch.equal(mine, others[name]), name
 
 
-@pytest.mark.parametrize("queries", SIZES)
-def test_every_size_around_a_block(queries):
-    for keys in SIZES:
-        mask = (None, Causal(), Window(70, 1), Padding(torch.tensor([keys - 1])))[(queries + keys) % 4]
-        assert_exact(tensors(queries, keys), mask=mask)
+@pytest.mark.parametrize("kind", range(4), ids=["none", "causal", "window", "padding"])
+def test_every_size_around_a_block(kind, subtests):
+    for queries, keys in product(SIZES, SIZES):
+        if (queries + keys) % 4 == kind:
+            with subtests.test(queries=queries, keys=keys):
+                mask = (None, Causal(), Window(70, 1), Padding(torch.tensor([keys - 1])))[kind]
+                assert_exact(tensors(queries, keys), mask=mask)
 
 
-@pytest.mark.parametrize(
-    ("dim", "sizes"), pairwise((1, 3, 7, 8, 15, 16, 17, 40, 64, 65, 80, 128, 256), ((5, 9), (70, 130)))
-)
-def test_every_head_dim(dim, sizes):
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        assert_exact(tensors(*sizes, head_dim=dim, value_dim=19, dtype=dtype))
-        assert_exact(tensors(*sizes, head_dim=19, value_dim=dim, dtype=dtype))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_every_head_dim(dtype, subtests):
+    dims = 1, 3, 7, 8, 15, 16, 17, 40, 64, 65, 80, 128, 256
+    for dim, sizes in product(dims, ((5, 9), (70, 130))):
+        with subtests.test(dim=dim, sizes=sizes):
+            assert_exact(tensors(*sizes, head_dim=dim, value_dim=19, dtype=dtype))
+            assert_exact(tensors(*sizes, head_dim=19, value_dim=dim, dtype=dtype))
 
 
 @pytest.mark.parametrize("empty", ["query", "key"])
@@ -89,8 +91,13 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("numbers", NUMBERS)
-@pytest.mark.parametrize("sinks", [None, (0.0, -1e4), (1e4, 1e30), (-1e30, 3.4e38), (-inf, -inf)], ids=str)
-def test_extreme_scores(numbers, sinks):
+def test_extreme_scores(numbers, subtests):
+    for sinks in (None, (0.0, -1e4), (1e4, 1e30), (-1e30, 3.4e38), (-inf, -inf)):
+        with subtests.test(sinks=sinks):
+            check_extreme_scores(numbers, sinks)
+
+
+def check_extreme_scores(numbers, sinks):
     query, key, value = tensors(9, 130)
     table = torch.tensor(NUMBERS[numbers]).repeat(26).roll(3)
     score = ScaledDotProduct() + Bias(torch.stack([table.roll(shift) for shift in range(9)]))
