@@ -59,11 +59,7 @@ def exact_for(kernel):
 
 def graph_of(kernel, cells):
     """A mask of these cells that the kernel supports."""
-    return (
-        Neighbours(*cells.nonzero().T)
-        if kernel.masks is None or Neighbours in kernel.masks
-        else DenseMask(cells.bool())
-    )
+    return Neighbours(*cells.nonzero().T) if kernel.supports(Neighbours) else DenseMask(cells.bool())
 
 
 DEFINED = [kernel for kernel in kernels(rows=4) if kernel.name != "sdpa"]  # there torch decides where a NaN goes
@@ -74,7 +70,7 @@ def by_row(kernel, tensors, **rules):
     measures = {
         name: measure
         for name, measure in builtin(9, 12).items()
-        if measure.axis == "queries" and kernel.supports(measure)
+        if measure.axis == "queries" and kernel.supports(type(measure))
     }
     tensors = [tensor.clone().requires_grad_() for tensor in tensors]
     att = attend(*tensors, **rules, measure=measures, kernel=kernel)

@@ -134,8 +134,7 @@ def check(kernel, form, mask, pattern, dtype, holes=False):
         "sinks": torch.tensor([-1e5, 1e5], dtype=dtype),
     }
     query, key, value, table, sinks = (tensor.requires_grad_() for tensor in leaves.values())
-    supported = KERNELS[kernel].measures
-    asked = {name: m for name, m in ASKED.items() if supported is None or type(m) in supported}
+    asked = {name: m for name, m in ASKED.items() if KERNELS[kernel].supports(type(m))}
     score = FORMS[form](table, sinks)
     attended = attend(
         query, key, value, mask=RULES[mask], score=score, scale=1.0, measure=asked, kernel=KERNELS[kernel]

@@ -83,7 +83,7 @@ def compare(kernel: Kernel, case: CheckCase, dtype: torch.dtype, device: torch.d
         dtype: Dtype of query, key and value.
         device: Where the kernel runs.
     """
-    names = tuple(name for name, measure in case.measures(device).items() if kernel.supports(measure))
+    names = tuple(name for name, measure in case.measures(device).items() if kernel.supports(type(measure)))
     kernel_name, dtype_name = kernel.name, str(dtype).removeprefix("torch.")
     try:
         if not _is_supported(kernel, case, dtype, device, names):

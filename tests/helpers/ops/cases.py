@@ -397,7 +397,7 @@ def masks_of(kernel: Kernel) -> list[str]:
 
     def supported(rule: Any) -> bool:
         parts = [] if rule is None else [part for part in subtrees(as_mask(rule)) if isinstance(part, Mask)]
-        return kernel.masks is None or all(type(part) in kernel.masks for part in parts)
+        return all(kernel.supports(type(part)) for part in parts)
 
     return [name for name, rule in masks(2, 2, 9, 12).items() if supported(rule)]
 

@@ -246,7 +246,7 @@ def compare(kernel, shape, mask, score, offset, scale, dtype, times=None):
         "offset": OFFSETS[offset],
         "scale": SCALES[scale],
     }
-    asked = {n: m for n, m in measures(queries, keys).items() if kernel.supports(m)}
+    asked = {n: m for n, m in measures(queries, keys).items() if kernel.supports(type(m))}
     reasons = list(kernel.unsupported_reasons(KernelInputs(value, make_request(query, key, **options), asked)))
     if reasons:
         with pytest.raises(KernelNotSupported) as error:

@@ -26,8 +26,7 @@ def scores_of(kernel):
     return [
         name
         for name, rule in rules.items()
-        if kernel.scores is None
-        or all(type(part) in kernel.scores for part in subtrees(rule) if isinstance(part, Score))
+        if all(kernel.supports(type(part)) for part in subtrees(rule) if isinstance(part, Score))
     ]
 
 
@@ -78,7 +77,7 @@ def test_a_random_call_is_the_definition(seed):
     builtin = measures(queries, keys)
     asked = {name: builtin[name] for name in drawn["measures"]}
     if isinstance(kernel, Native):
-        asked = {name: measure for name, measure in asked.items() if type(measure) in kernel.measures}
+        asked = {name: measure for name, measure in asked.items() if kernel.supports(type(measure))}
     rule = mask(drawn["mask"], batch, heads, queries, keys)
     cells = allowed(drawn["mask"], batch, heads, queries, keys, offset)
     att = attend(*leaves, mask=rule, score=case.rule(tensors), measure=asked, offset=offset, kernel=kernel.name)

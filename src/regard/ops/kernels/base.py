@@ -122,9 +122,11 @@ class Kernel:
         if self.scores is not None:
             yield from _unsupported(Score, self.scores, (inputs.request.score,))
 
-    def supports(self, measure: Measure) -> bool:
-        """Whether a measure's class is supported; its numbers or a rule in it may still not be."""
-        return self.measures is None or type(measure) in self.measures
+    def supports(self, cls: type[Rule]) -> bool:
+        """Whether a class of masks, scores or measures is supported; some of its instances may still not be."""
+        classes: Mapping[type, frozenset[type] | None] = {Mask: self.masks, Score: self.scores, Measure: self.measures}
+        supported = classes[cls.base]
+        return supported is None or cls in supported
 
     def inefficient_reasons(self, inputs: KernelInputs) -> Iterator[str]:
         """The reasons why another kernel is better for a call; they do not count if this one is named."""

@@ -17,9 +17,8 @@ from regard.ops.kernels.native.gradients import BackwardCall, check_hidden_tenso
 from regard.ops.kernels.native.library import DTYPES, Call, Library, MeasureCall, Strided, library, strided
 from regard.ops.kernels.native.pack import Packer, unsupported_measure, unsupported_request
 from regard.ops.kernels.results import MeasureResults
-from regard.ops.measures import Measure
 from regard.ops.measures.base import Spec
-from regard.ops.rules import has_steps
+from regard.ops.rules import Rule, has_steps
 from regard.ops.steps import Step
 
 MAX_CHUNKS = 16
@@ -64,8 +63,8 @@ class Native(DifferentiableKernel):
                 yield from unsupported_measure(measure, place)
         yield from unsupported_request(inputs.request)
 
-    def supports(self, measure: Measure) -> bool:
-        return has_steps(type(measure))
+    def supports(self, cls: type[Rule]) -> bool:
+        return has_steps(cls)
 
     def has_gradients(self, inputs: KernelInputs, needed: Sequence[bool]) -> bool:
         return has_gradients(inputs, needed)
