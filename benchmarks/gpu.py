@@ -1,7 +1,7 @@
 """On a GPU: `regard.attend` and a watched BERT compared with SDPA, dense attention and the unwatched model.
 
 First the results are compared with float64 on the CPU. Then come times (medians of ratios; CUDA events) and peak memory
-above the inputs. Regard has no GPU kernels of its own: it computes blocks of rows in PyTorch operations.
+above the inputs. Kernels in Triton compute these measures.
 
 Run: ``python benchmarks/gpu.py``; for a quick check: ``--keys 256 --rounds 1``.
 """

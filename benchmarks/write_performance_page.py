@@ -102,8 +102,10 @@ column is the size of the weight matrix, which is not stored.
 
 ## On a GPU
 
-Regard has no GPU kernels yet: `attend` without measures is SDPA, and PyTorch operations compute measures in blocks of
-rows, in float32. Their memory is linear, but they take longer than dense PyTorch, above all in bfloat16.
+`attend` without measures is SDPA. Kernels in Triton compute [the most common measures](concepts/costs.md), without
+gradients; their speed is not measured yet. PyTorch operations compute gradients and everything else in blocks of rows,
+in float32. Their memory is linear, but they take longer than dense PyTorch, above all in bfloat16. The figures were
+measured without the kernels in Triton.
 Time relative to SDPA's output alone (lower is better), {gpu}, batch 1, {gpu_heads} heads of {gpu_head_dim}:
 
 | dtype | keys | output | output, entropy and received | dense PyTorch, the same results |

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from helpers.ops.cases import CPU_KERNELS
 from helpers.pairwise import grouped, pairwise
 from regard.errors import InvalidArgument
 from regard.ops import attend
-from regard.ops.kernels.dispatch import KERNELS
 from regard.ops.masks import Causal, Mask, Padding, Window
 from regard.ops.scores import Score
 
@@ -22,7 +22,7 @@ from regard.ops.scores import Score
     ("kernel", "cases"),
     grouped(
         pairwise(
-            [kernel.name for kernel in KERNELS if kernel.name not in {"sparse", "native"}],
+            [kernel.name for kernel in CPU_KERNELS if kernel.name not in {"sparse", "native"}],
             [torch.float64, torch.float32, torch.bfloat16, torch.float16],
             ["none", "causal", "padding", "window"],
             [1, 2, 4],
@@ -91,7 +91,7 @@ def test_queries_are_the_last_positions_by_default():
     assert visible(offset=-1) == [0, 1]
 
 
-@pytest.mark.parametrize("kernel", [kernel.name for kernel in KERNELS if kernel.name != "sparse"])
+@pytest.mark.parametrize("kernel", [kernel.name for kernel in CPU_KERNELS if kernel.name != "sparse"])
 def test_rows_without_keys_are_zero_and_finite(kernel):
     query, key, value = (torch.randn(2, 1, 4, 8).requires_grad_() for _ in range(3))
     output = attend(query, key, value, mask=Padding(torch.tensor([4, 0])), kernel=kernel).output

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from helpers.ops.cases import CPU_KERNELS
 from regard.ops import attend, weights
-from regard.ops.kernels.dispatch import KERNELS
 from regard.ops.kernels.native import kernel as native
 from regard.ops.kernels.native.library import LEVELS, Library, library
 from regard.ops.masks import Causal, DenseMask, Neighbours, Padding
@@ -17,7 +17,7 @@ from regard.ops.measures import KLDivergence, Mass, Received
 
 N, M = 37, 75
 BEST = library()
-RUNS = [(kernel.name, None) for kernel in KERNELS if kernel.name != "native"]
+RUNS = [(kernel.name, None) for kernel in CPU_KERNELS if kernel.name != "native"]
 RUNS += [("native", level) for level in (() if isinstance(BEST, str) else LEVELS[: LEVELS.index(BEST.level) + 1])]
 
 

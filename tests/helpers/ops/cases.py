@@ -53,6 +53,8 @@ from regard.ops.scores import (
 from regard.ops.tile import Tile
 from regard.ops.tree import subtrees
 
+CPU_KERNELS = tuple(kernel for kernel in KERNELS if kernel.devices is None or "cpu" in kernel.devices)
+
 Plain = dict[str, Any]
 """What a case is made of: tensors and numbers by name."""
 Tensors = dict[str, Tensor]
@@ -379,7 +381,7 @@ def kernels(rows: int, **sizes: int) -> list[Kernel]:
         sizes: Other fields of BlockSizes.
     """
     blockwise = Blockwise(replace(CPU, rows=rows, **sizes))
-    return [blockwise if type(kernel) is Blockwise else kernel for kernel in KERNELS]
+    return [blockwise if type(kernel) is Blockwise else kernel for kernel in CPU_KERNELS]
 
 
 def scores_of(kernel: Kernel) -> list[str]:

@@ -10,13 +10,12 @@ import pytest
 import torch
 
 from helpers.ops import cases
-from helpers.ops.cases import MASKS, SCORES, allowed, kernels, masks_of, measures, scores_of
+from helpers.ops.cases import CPU_KERNELS, MASKS, SCORES, allowed, kernels, masks_of, measures, scores_of
 from helpers.ops.dense_reference import ADDED_ONE_BY_ONE, definition, grid
 from helpers.pairwise import each_value, grouped, pairwise
 from regard.errors import KernelNotSupported
 from regard.ops import attend
 from regard.ops.kernels.base import KernelInputs
-from regard.ops.kernels.dispatch import KERNELS
 from regard.ops.request import make_request
 
 SHAPES = {  # batch, heads, kv_heads, queries, keys, head_dim, value_dim
@@ -128,7 +127,7 @@ def cases_of(kernel):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "mask", "cases"), grouped([case for kernel in KERNELS for case in cases_of(kernel)], 2)
+    ("kernel", "mask", "cases"), grouped([case for kernel in CPU_KERNELS for case in cases_of(kernel)], 2)
 )
 def test_a_kernel_gives_what_the_definition_says(kernel, mask, cases, subtests):
     for shape, score, offset, scale, dtype in cases:
@@ -136,7 +135,7 @@ def test_a_kernel_gives_what_the_definition_says(kernel, mask, cases, subtests):
             compare(kernel, shape, mask, score, offset, scale, dtype)
 
 
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", CPU_KERNELS, ids=lambda kernel: kernel.name)
 def test_a_kernel_refuses_all_other_rules_and_dtypes(kernel, subtests):
     mask = "neighbours" if kernel.name == "sparse" else "none"
     options = [(other, "scaled_dot", torch.float32) for other in MASKS if other not in masks_of(kernel)]
@@ -154,8 +153,8 @@ HUGE_ON_GRAPHS = [("neighbours and", score) for score in SCORES] + [(mask, "scal
 @pytest.mark.parametrize(
     ("kernel", "dtype", "cases"),
     grouped(
-        pairwise([kernel for kernel in KERNELS if kernel.name != "sparse"], DTYPES[:3], HUGE)
-        + pairwise([kernel for kernel in KERNELS if kernel.name == "sparse"], DTYPES[:3], HUGE_ON_GRAPHS),
+        pairwise([kernel for kernel in CPU_KERNELS if kernel.name != "sparse"], DTYPES[:3], HUGE)
+        + pairwise([kernel for kernel in CPU_KERNELS if kernel.name == "sparse"], DTYPES[:3], HUGE_ON_GRAPHS),
         2,
     ),
 )

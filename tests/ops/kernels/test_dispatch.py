@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from helpers.ops.cases import CPU_KERNELS
 from regard.errors import InvalidArgument, KernelNotSupported
 from regard.ops import attend
 from regard.ops.kernels.base import Kernel, KernelInputs
@@ -42,7 +43,7 @@ def test_the_first_suitable_kernel_is_selected(monkeypatch):
     assert select_kernel(KernelInputs(None, make_request(doubles, doubles), {})).name == "blockwise"
 
 
-@pytest.mark.parametrize("name", [kernel.name for kernel in KERNELS])
+@pytest.mark.parametrize("name", [kernel.name for kernel in CPU_KERNELS])
 def test_every_kernel_can_be_requested(name):
     query, nodes = SMALL.clone().requires_grad_(), torch.arange(SMALL.shape[2])
     mask = Neighbours(nodes[:1], nodes[:1]) if name == "sparse" else None
@@ -104,7 +105,7 @@ def test_kernels_may_be_inefficient_only_on_request():
 
 def test_an_unknown_name_gets_a_hint():
     with pytest.raises(
-        InvalidArgument, match=r"'blokwise', did you mean 'blockwise'\?; known: native, sdpa, sparse, bl"
+        InvalidArgument, match=r"'blokwise', did you mean 'blockwise'\?; known: native, sdpa, triton, sparse, bl"
     ):
         attend(SMALL, SMALL, SMALL, kernel="blokwise")
 

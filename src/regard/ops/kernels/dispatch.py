@@ -11,8 +11,9 @@ from regard.ops.kernels.native.kernel import Native, is_slower_than_sdpa
 from regard.ops.kernels.reference import Reference
 from regard.ops.kernels.sdpa import Sdpa
 from regard.ops.kernels.sparse import Sparse
+from regard.ops.kernels.triton.kernel import Triton
 
-KERNELS: tuple[Kernel, ...] = (Native(), Sdpa(), Sparse(), Blockwise(), Reference())
+KERNELS: tuple[Kernel, ...] = (Native(), Sdpa(), Triton(), Sparse(), Blockwise(), Reference())
 """In the order in which they are tried."""
 
 Kernel.registered.update({kernel.name: kernel for kernel in KERNELS})
