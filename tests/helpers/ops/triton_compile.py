@@ -20,6 +20,7 @@ from triton.backends.compiler import GPUTarget
 
 from regard.ops.kernels.base import KernelInputs
 from regard.ops.kernels.triton import kernel, passes
+from regard.ops.kernels.triton.launch import Launcher
 from regard.ops.masks import Causal, Padding, Window
 from regard.ops.measures import Entropy, LogSumExp, Max, MeanDistance, Received
 from regard.ops.request import make_request
@@ -109,7 +110,7 @@ def main():
         )
         print(*case)
         request = make_request(query, key, mask=MASKS[mask])
-        kernel.launch(KernelInputs(value if value_dim else None, request, MEASURES[measures]))
+        kernel.launch(KernelInputs(value if value_dim else None, request, MEASURES[measures]), Launcher())
     print("failures:", failures or "none")
     sys.exit(bool(failures))
 

@@ -15,6 +15,7 @@ from regard.ops.kernels.base import KernelInputs, RunOptions
 from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.differentiable import DifferentiableKernel, ForwardResult
 from regard.ops.kernels.results import MeasureResults
+from regard.ops.kernels.triton.launch import Launcher
 from regard.ops.masks import Causal, Mask, Padding, Window
 from regard.ops.measures import Entropy, LogSumExp, Max, MeanDistance, Measure, Received
 from regard.ops.request import AttentionRequest
@@ -45,6 +46,15 @@ class Tiles(NamedTuple):
     warps: int
     stages: int
 
+    def options(self) -> dict[str, int]:
+        """As a kernel takes them."""
+        return {
+            "QUERIES": self.queries,
+            "KEYS": self.keys,
+            "num_warps": self.warps,
+            "num_stages": self.stages,
+        }
+
 
 class Triton(DifferentiableKernel):
     """Output and measures in two passes in Triton, on a GPU."""
@@ -57,6 +67,9 @@ class Triton(DifferentiableKernel):
     scores = frozenset({ScaledDotProduct})
     measures = frozenset({Entropy, LogSumExp, Max, MeanDistance, Received})
     fallback = Blockwise()
+
+    def __init__(self) -> None:
+        self._launcher = Launcher()
 
     def unavailable_reason(self) -> str | None:
         return _unavailable_reason()
@@ -90,7 +103,7 @@ class Triton(DifferentiableKernel):
         is_current = device.type != "cuda" or device.index == torch.cuda.current_device()
         try:
             with nullcontext() if is_current else torch.cuda.device(device):
-                return launch(inputs)
+                return launch(inputs, self._launcher)
         except OutOfResources:  # tiles do not fit into the shared memory of this GPU
             assert self.fallback is not None
             return self.fallback.forward(inputs, options)
@@ -113,7 +126,7 @@ def _version(capability: tuple[int, int]) -> str:
     return ".".join(map(str, capability))
 
 
-def launch(inputs: KernelInputs) -> ForwardResult:
+def launch(inputs: KernelInputs, run: Launcher) -> ForwardResult:
     """Launch the passes that a call needs."""
     from regard.ops.kernels.triton import passes, rules
 
@@ -142,24 +155,28 @@ def launch(inputs: KernelInputs) -> ForwardResult:
         value_dim = 0 if value is None else value.shape[3]
         value = None if value is None else _with_dense_features(value)
         tiles = row_tiles(query.dtype, _padded(head_dim), _padded(value_dim), queries, shared_memory(query.device))
-        rows: Any = passes.rows
-        rows[(-(-queries // tiles.queries) * batch * heads,)](
+        args = (
             query, key, value, output, row_results, queries, keys, heads, heads // key.shape[1],
             1 if value is None else heads // value.shape[1], query.stride()[:3], key.stride()[:3],
             (0, 0, 0) if value is None else value.stride()[:3], scale, mask_args, row_args,
-            HAS_START=type(request.mask) is Window, MEASURES=row_rules, V=value_dim, V_PAD=_padded(value_dim),
-            QUERIES=tiles.queries, KEYS=tiles.keys, num_warps=tiles.warps, num_stages=tiles.stages, **options,
         )  # fmt: skip
+        constants = {
+            "HAS_START": type(request.mask) is Window,
+            "MEASURES": row_rules,
+            "V": value_dim,
+            "V_PAD": _padded(value_dim),
+        }
+        run(passes.rows, -(-queries // tiles.queries) * batch * heads, args, options | constants | tiles.options())
     if received:
         tiles = column_tiles(query.dtype, _padded(head_dim), queries, shared_memory(query.device))
         factors = tuple([_row_factors(measure, request) for measure in received.values()])
         sums = tuple([results.whole(name)[0] for name in received])
-        columns: Any = passes.columns
-        columns[(-(-keys // tiles.keys) * batch * heads,)](
+        args = (
             query, key, maximum, norm, sums, queries, keys, heads, heads // key.shape[1], query.stride()[:3],
-            key.stride()[:3], scale, mask_args, factors, SUMS=len(sums), QUERIES=tiles.queries, KEYS=tiles.keys,
-            num_warps=tiles.warps, num_stages=tiles.stages, **options,
+            key.stride()[:3], scale, mask_args, factors,
         )  # fmt: skip
+        options |= {"SUMS": len(sums)} | tiles.options()
+        run(passes.columns, -(-keys // tiles.keys) * batch * heads, args, options)
     return ForwardResult(output, results)
 
 
