@@ -16,6 +16,7 @@ from beartype import beartype
 from jaxtyping import TypeCheckError, install_import_hook, jaxtyped
 
 PACKAGES = ["regard.ops", "regard.nn"]
+TRITON = {f"regard.ops.kernels.triton.{name}" for name in ("passes", "rules")}  # which Triton compiles, if it is there
 ABSTRACT = {"Mask.allowed", "Measure.compute", "Score.__call__"}
 BATCH, HEADS, KV_HEADS, QUERIES, KEYS, HEAD_DIM, VALUE_DIM = 3, 4, 2, 5, 7, 8, 6  # all differ
 
@@ -54,6 +55,8 @@ def hints():
     """Those of all functions in the packages, read when every name is known."""
     for package in PACKAGES:
         for found in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+            if found.name in TRITON:
+                continue
             module = importlib.import_module(found.name)
             for thing in vars(module).values():
                 for part in vars(thing).values() if inspect.isclass(thing) else [thing]:

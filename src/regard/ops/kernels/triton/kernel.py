@@ -248,7 +248,7 @@ def row_tiles(dtype: torch.dtype, head_dim: int, value_dim: int, queries: int, l
     """The tiles of the pass by rows, for padded widths, a number of queries and a limit of shared memory."""
     width = max(head_dim, value_dim)
     if dtype == torch.float32:
-        tiles = Tiles(64 if width <= 128 else 32, 32, 8 if width > 64 else 4, 2)
+        tiles = Tiles(64 if width <= 128 else 32, 32 if width <= 64 else 16, 8, 2)
     else:
         tiles = Tiles(128, 64, 8, 3 if width <= 128 else 2)
     if queries <= 64:

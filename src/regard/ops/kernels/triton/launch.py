@@ -12,7 +12,7 @@ from torch import Tensor
 class Launcher:
     """Launches kernels, and keeps what Triton has compiled.
 
-    Triton finds the compiled kernel for the arguments of a call in about 40 µs; the launch itself takes 15.
+    For a short call, Triton's search for the compiled kernel takes longer than the launch.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Launcher:
 
 
 def _specialization(value: Any) -> Any:
-    """What the compiled code depends on: dtypes, whether numbers are 1 or divisible by 16, and whether they fit int32."""
+    """What compiled code depends on: dtypes, whether numbers are 1 or divisible by 16, and whether they fit int32."""
     if isinstance(value, int):
         return value == 1, value % 16 == 0, -(2**31) <= value < 2**31
     if isinstance(value, Tensor):
