@@ -389,7 +389,7 @@ def scores_of(kernel: Kernel) -> list[str]:
 
     def supported(score: Score | None) -> bool:
         parts = subtrees(ScaledDotProduct() if score is None else score)
-        return kernel.scores is None or all(type(part) in kernel.scores for part in parts if isinstance(part, Score))
+        return all(kernel.supports(type(part)) for part in parts if isinstance(part, Score))
 
     return [name for name, case in SCORES.items() if supported(case.rule(case.tensors(2, 9, 12, 4)))]
 
