@@ -106,7 +106,8 @@ def call_ops():
     real = torch.ones(BATCH, KEYS, dtype=torch.bool)
     attend(query, key, value, mask=Causal() & real[:, None, None] | real[0], dropout=0.5, measure=["lse", "received"])
     attend(query.bfloat16(), key.bfloat16(), key.bfloat16())  # value has as many heads as key: SDPA
-    attend(query, key, key, dropout=0.1).output.sum().backward()
+    attend(query, key, key, dropout=0.1, kernel="blockwise").output.sum().backward()
+    Entropy().for_valid_queries(real)
     for dtype in (torch.float32, torch.bfloat16):
         dropout(torch.ones(2, 3, dtype=dtype, requires_grad=True), 0.5).sum().backward()
 

@@ -15,6 +15,6 @@ def pytest_collection_modifyitems(items):
     missing = library()
     if isinstance(missing, str) and (sys.platform == "win32" or not os.environ.get("CI")):
         for item in items:
-            given = item.callspec.params.values() if hasattr(item, "callspec") else ()
-            if any(isinstance(value, Native) or (isinstance(value, str) and value == "native") for value in given):
+            inputs = item.callspec.params.values() if hasattr(item, "callspec") else ()
+            if any(isinstance(value, Native) or (isinstance(value, str) and value == "native") for value in inputs):
                 item.add_marker(pytest.mark.skip(reason=missing))

@@ -48,8 +48,8 @@ MASKS = {
 def _level(request, monkeypatch):
     level = request.node.callspec.params["run"][1]
     if level is not None:
-        found = Library(level)
-        monkeypatch.setattr(native, "library", lambda: found)
+        loaded = Library(level)
+        monkeypatch.setattr(native, "library", lambda: loaded)
 
 
 def same_as_torch(run, mask, cells, **options):
@@ -60,9 +60,9 @@ def same_as_torch(run, mask, cells, **options):
     expected = scaled_dot_product_attention(
         query, key, value, attn_mask=(cells.view(torch.uint8) != 0).expand(2, 2, N, M)
     )
-    found = attend(query, key, value, mask=mask, kernel=run[0], **options)
-    torch.testing.assert_close(found.output, expected.nan_to_num(0.0))
-    return found, query, key
+    actual = attend(query, key, value, mask=mask, kernel=run[0], **options)
+    torch.testing.assert_close(actual.output, expected.nan_to_num(0.0))
+    return actual, query, key
 
 
 @pytest.mark.parametrize("run", RUNS, ids=str)
@@ -88,7 +88,7 @@ def test_and_in_measures(run):
     mask = Neighbours(*torch.ones(N, M).nonzero().T) if run[0] == "sparse" else None
     if run[0] != "sparse":
         measures["divergence"] = KLDivergence(weights(query, key, mask=DenseMask(from_bytes(M, seed=4))))
-    found = attend(query, key, key, mask=mask, measure=measures, kernel=run[0]).measured
+    actual = attend(query, key, key, mask=mask, measure=measures, kernel=run[0]).measured
     P = (query @ key.mT / 8**0.5).softmax(-1)
     allowed = [x.view(torch.uint8) != 0 for x in (cells, rows, from_bytes(2, M, seed=3)[:, None, None])]
     expected = {
@@ -97,6 +97,6 @@ def test_and_in_measures(run):
         "of keys": (P * allowed[2]).sum(-1),
     }
     for name, exact in expected.items():
-        torch.testing.assert_close(found[name], exact)
-    if "divergence" in found:
-        assert found["divergence"].isinf().all()
+        torch.testing.assert_close(actual[name], exact)
+    if "divergence" in actual:
+        assert actual["divergence"].isinf().all()

@@ -29,7 +29,7 @@ CELLS = {mask: allowed(mask, BATCH, HEADS, TOKENS, TOKENS, 0) for mask in MASKS}
 RULES = [(mask, "blockwise") for mask in MASKS if mask not in ("own", "function", "block mask")]
 RULES += [(mask, "sparse") for mask in ("neighbours", "neighbours and", "no edges")]
 KNOWN = [score for score in SCORES if score != "own"]
-ASKED = {name: m for name, m in measures(TOKENS, TOKENS).items() if m.builtin}
+REQUESTED = {name: m for name, m in measures(TOKENS, TOKENS).items() if m.builtin}
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +56,11 @@ def strict() -> tuple[Any, list[str]]:
 
     class Checked(torch.fx.Interpreter):
         def run_node(self, n):
-            found = super().run_node(n)
+            actual = super().run_node(n)
             if "regard" in str(n.target):
                 names.append(str(n.target))
-                assert [layout(real) for real in found] == [layout(fake) for fake in n.meta["val"]], names[-1]
-            return found
+                assert [layout(real) for real in actual] == [layout(fake) for fake in n.meta["val"]], names[-1]
+            return actual
 
     def partition(joint, *args, **options):
         for node in joint.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
@@ -80,7 +80,7 @@ def transposed(x: Tensor) -> Tensor:
 
 
 PARTS = pairwise(
-    [*ASKED, "all"], [False, True], ["all", "query", "value", "rules"], ["output", "answers", "both", "weights"]
+    [*REQUESTED, "all"], [False, True], ["all", "query", "value", "rules"], ["output", "answers", "both", "weights"]
 )
 PAIRS = [(*rule, score, i - j) for i, rule in enumerate(RULES) for j, score in enumerate(KNOWN)]
 CASES = [case for *case, diagonal in PAIRS if everything() or diagonal % len(KNOWN) == 0]  # each mask once
@@ -88,13 +88,15 @@ CASES = [(*case, *parts) for case, parts in zip(CASES, cycle(PARTS), strict=Fals
 
 
 @pytest.mark.parametrize(
-    ("mask", "kernel", "score", "measure", "shared", "learned", "wanted"), CASES if everything() else CASES[::2]
+    ("mask", "kernel", "score", "measure", "shared", "learned", "loss_of"), CASES if everything() else CASES[::2]
 )
 def test_compiled_backward_matches_the_definition_and_the_layouts_of_the_fakes(
-    monkeypatch, mask, kernel, score, measure, shared, learned, wanted
+    monkeypatch, mask, kernel, score, measure, shared, learned, loss_of
 ):
     backend, names = strict()
-    compare(monkeypatch, {"backend": backend, "fullgraph": True}, mask, kernel, score, measure, shared, learned, wanted)
+    compare(
+        monkeypatch, {"backend": backend, "fullgraph": True}, mask, kernel, score, measure, shared, learned, loss_of
+    )
     assert names == ["regard.attend.default", "regard.attend_backward.default"]
 
 
@@ -136,12 +138,12 @@ def test_backward_of_one_dynamic_program_is_right_at_every_length(inductor):
         leaves = [torch.randn(BATCH, length, HEADS * WIDTH, dtype=torch.float64) for _ in range(3)]
         leaves = [leaf.requires_grad_() for leaf in (*leaves, case.tensors(HEADS, length, length, WIDTH)["m"])]
         with torch._dynamo.config.patch(error_on_recompile=number > 0):
-            found = compiled(*leaves)
+            actual = compiled(*leaves)
             cells = allowed("causal", BATCH, HEADS, length, length, 0)
             heads = [transposed(leaf) for leaf in leaves[:3]]
             output, _, _, answers = definition(*heads, cells, 0, partial(case.dense, {"m": leaves[3]}))
             truth = {"output": output, "entropy": answers["entropy"][0], "received": answers["received"][0]}
-            same(found, truth, leaves)
+            same(actual, truth, leaves)
 
 
 def test_backward_drops_the_weights_that_forward_dropped(inductor):
@@ -153,51 +155,53 @@ def test_backward_drops_the_weights_that_forward_dropped(inductor):
     eye = torch.eye(TOKENS, dtype=torch.float64).repeat_interleave(HEADS, 0).view(1, TOKENS, -1).expand(BATCH, -1, -1)
     leaves = [*torch.randn(2, BATCH, TOKENS, HEADS * WIDTH, dtype=torch.float64), eye.clone()]
     leaves = [leaf.requires_grad_() for leaf in leaves]
-    found = torch.compile(program, mode="lite", fullgraph=True)(*leaves)  # which drops by torch's own numbers
-    kept = found["output"].detach() != 0  # as the values are one-hot
+    actual = torch.compile(program, mode="lite", fullgraph=True)(*leaves)  # which drops by torch's own numbers
+    kept = actual["output"].detach() != 0  # as the values are one-hot
     assert 0.3 < kept.sum() / CELLS["causal"].sum() < 0.7
     _, dropless, *_ = definition(*(transposed(leaf) for leaf in leaves), CELLS["causal"], 0)
-    same(found, {"output": (dropless * kept * 2) @ transposed(leaves[2])}, leaves)
+    same(actual, {"output": (dropless * kept * 2) @ transposed(leaves[2])}, leaves)
 
 
-def compare(monkeypatch, options, mask, kernel, score, measure, shared, learned, wanted):
+def compare(monkeypatch, options, mask, kernel, score, measure, shared, learned, loss_of):
     """Compare a compiled program with the dense definition in float64; the heads are transposed views."""
     monkeypatch.setattr(sparse, "MAX_DENSITY", 1 if kernel == "sparse" else 0)
     torch._dynamo.reset()
     torch.manual_seed(0)
     case, rule = SCORES[score], MASKS[mask]
-    held = case.tensors(HEADS, TOKENS, TOKENS, WIDTH)
-    asked = ASKED if measure == "all" else {measure: ASKED[measure]}
-    asked = {name: m for name, m in asked.items() if (name, kernel) != ("block_mean", "sparse")} or {"max": Max()}
+    stored = case.tensors(HEADS, TOKENS, TOKENS, WIDTH)
+    requested = REQUESTED if measure == "all" else {measure: REQUESTED[measure]}
+    requested = {name: m for name, m in requested.items() if (name, kernel) != ("block_mean", "sparse")} or {
+        "max": Max()
+    }
     names = "query", "key", "value"
     inputs = {name: torch.randn(BATCH, TOKENS, HEADS * WIDTH, dtype=torch.float64) for name in names}
-    learns = {"all": {*inputs, *held}, "rules": {*held}}.get(learned, {learned})
-    if not learns or wanted == "weights":
+    learns = {"all": {*inputs, *stored}, "rules": {*stored}}.get(learned, {learned})
+    if not learns or loss_of == "weights":
         learns = {*learns, "query"}
-    leaves = {name: tensor.requires_grad_(name in learns) for name, tensor in {**inputs, **held}.items()}
+    leaves = {name: tensor.requires_grad_(name in learns) for name, tensor in {**inputs, **stored}.items()}
 
-    def apart(given):
-        query, key, value = (transposed(x) for x in given[:3])
-        return query, query if shared else key, value, dict(zip(held, given[3:], strict=True))
+    def apart(arguments):
+        query, key, value = (transposed(x) for x in arguments[:3])
+        return query, query if shared else key, value, dict(zip(stored, arguments[3:], strict=True))
 
-    def program(*given):
-        query, key, value, held = apart(given)
-        rules = {"mask": rule, "score": case.rule(held)}
-        if wanted == "weights":
-            return weights(query, key, **rules).measure(asked)
-        att = attend(query, key, value, **rules, measure={} if wanted == "output" else asked, kernel=kernel)
-        return att.measured if wanted == "answers" else {"output": att.output, **att.measured}
+    def program(*arguments):
+        query, key, value, stored = apart(arguments)
+        rules = {"mask": rule, "score": case.rule(stored)}
+        if loss_of == "weights":
+            return weights(query, key, **rules).measure(requested)
+        att = attend(query, key, value, **rules, measure={} if loss_of == "output" else requested, kernel=kernel)
+        return att.measured if loss_of == "answers" else {"output": att.output, **att.measured}
 
-    def defined(*given):
-        query, key, value, held = apart(given)
+    def defined(*arguments):
+        query, key, value, stored = apart(arguments)
         output, _, _, answers = definition(
-            query, key, value, CELLS[mask], 0, partial(case.dense, held), held.get("sinks")
+            query, key, value, CELLS[mask], 0, partial(case.dense, stored), stored.get("sinks")
         )
         return {"output": output, **answers}
 
-    found = flat(torch.compile(program, **options)(*leaves.values()))
+    actual = flat(torch.compile(program, **options)(*leaves.values()))
     truth = flat(defined(*leaves.values()))
-    same(found, {name: truth[name] for name in found}, leaves.values())
+    same(actual, {name: truth[name] for name in actual}, leaves.values())
 
 
 def flat(answers):
@@ -206,12 +210,12 @@ def flat(answers):
     return {(name, i): x for name, parts in every.items() for i, x in enumerate(parts) if x.is_floating_point()}
 
 
-def same(found, truth, leaves):
+def same(actual, truth, leaves):
     """Check that the tensors are equal, and the gradients of a number that depends on all of them."""
-    torch.testing.assert_close(found, truth)
+    torch.testing.assert_close(actual, truth)
     gradients = []
     leaves = [leaf for leaf in leaves if leaf.requires_grad]
-    for results in (found, truth):
+    for results in (actual, truth):
         loss = sum(leaf.sum() for leaf in leaves) * 0
         for part in results.values():
             finite = part.masked_fill(~part.isfinite(), 0.0)

@@ -39,13 +39,13 @@ def _seed():
     torch.manual_seed(0)
 
 
-def equal(found, expected):
-    torch.testing.assert_close(found, torch.as_tensor(expected), rtol=1e-12, atol=1e-12)
+def equal(actual, expected):
+    torch.testing.assert_close(actual, torch.as_tensor(expected), rtol=1e-12, atol=1e-12)
 
 
 def answers(mask="causal", offset=KEYS - QUERIES):
-    _, weights, scores, found = d.definition(*tensors(), allowed(mask, *SHAPE, offset), offset)
-    return weights, scores, {name: parts[0] for name, parts in found.items()}
+    _, weights, scores, actual = d.definition(*tensors(), allowed(mask, *SHAPE, offset), offset)
+    return weights, scores, {name: parts[0] for name, parts in actual.items()}
 
 
 def test_the_definition_imports_nothing_but_torch():
@@ -66,9 +66,9 @@ def test_the_output_is_that_of_scaled_dot_product_attention(kv_heads, subtests):
     for mask in MASKS:
         with subtests.test(mask=mask):
             cells = allowed(mask, *SHAPE, 5)
-            found, *_ = d.definition(query, key, value, cells, 5)
+            actual, *_ = d.definition(query, key, value, cells, 5)
             expected = F.scaled_dot_product_attention(query, key, value, attn_mask=cells, enable_gqa=True)
-            equal(found, expected.where(cells.any(-1, keepdim=True), 0.0))
+            equal(actual, expected.where(cells.any(-1, keepdim=True), 0.0))
 
 
 @pytest.mark.parametrize("scale", [0.3, -0.7])
@@ -76,8 +76,8 @@ def test_the_scale_is_that_of_scaled_dot_product_attention(scale):
     query, key, value = tensors()
     bias = torch.randn(HEADS, QUERIES, KEYS, dtype=torch.float64)
     cells = torch.ones(SHAPE, dtype=torch.bool)
-    found, *_ = d.definition(query, key, value, cells, 5, lambda q, k, distance: d.dot(q, k, scale) + bias)
-    equal(found, F.scaled_dot_product_attention(query, key, value, attn_mask=bias.expand(SHAPE), scale=scale))
+    actual, *_ = d.definition(query, key, value, cells, 5, lambda q, k, distance: d.dot(q, k, scale) + bias)
+    equal(actual, F.scaled_dot_product_attention(query, key, value, attn_mask=bias.expand(SHAPE), scale=scale))
 
 
 def test_the_weights_are_those_of_multihead_attention():
@@ -92,8 +92,8 @@ def test_the_weights_are_those_of_multihead_attention():
     hidden = torch.ones(QUERIES, KEYS, dtype=torch.bool).triu(6)
     _, expected = theirs(x, y, y, key_padding_mask=padding, attn_mask=hidden, average_attn_weights=False)
     at = d.grid(*SHAPE, 5)
-    _, found, _, _ = d.definition(query, key, key, (d.causal(at) & d.shorter(at, lengths)).expand(SHAPE), 5)
-    equal(found, expected)
+    _, actual, _, _ = d.definition(query, key, key, (d.causal(at) & d.shorter(at, lengths)).expand(SHAPE), 5)
+    equal(actual, expected)
 
 
 @pytest.mark.parametrize("offset", [-50, -6, 0, 5, 50])
@@ -131,22 +131,22 @@ def test_edges_and_ranges_are_those_of_scipy_and_of_slices():
 @pytest.mark.parametrize(("count", "farthest"), [(8, 20), (6, 128), (32, 128)])
 def test_buckets_are_those_of_t5(count, farthest, bidirectional):
     theirs = T5Attention._relative_position_bucket(torch.arange(-800, 801), bidirectional, count, farthest)
-    assert [d.bucket(distance, count, farthest, bidirectional) for distance in range(-800, 801)] == theirs.tolist()
+    assert [d.t5_bucket(distance, count, farthest, bidirectional) for distance in range(-800, 801)] == theirs.tolist()
     config = T5Config(
         d_model=HEADS * DIM, num_heads=HEADS, d_kv=DIM, relative_attention_num_buckets=count,
         relative_attention_max_distance=farthest, is_decoder=not bidirectional,
     )  # fmt: skip
     module = T5Attention(config, has_relative_attention_bias=True, layer_idx=0).double()
     distance = torch.arange(KEYS) - torch.arange(KEYS)[:, None]
-    found = d.buckets(module.relative_attention_bias.weight, distance, farthest, bidirectional)
-    equal(found, module.compute_bias(KEYS, KEYS)[0])
+    actual = d.t5_bias(module.relative_attention_bias.weight, distance, farthest, bidirectional)
+    equal(actual, module.compute_bias(KEYS, KEYS)[0])
 
 
 @pytest.mark.parametrize("heads", [4, 6])
 def test_alibi_is_that_of_bloom(heads):
     theirs = build_alibi_tensor(torch.ones(1, KEYS), heads, torch.float64)[:, 0]  # slope · key, by head
-    found = d.alibi(theirs[:, 1], torch.arange(KEYS) - (KEYS - 1))  # to the last query every key is in the past
-    equal(found[:, 0] - found[:, 0, -1:], theirs - theirs[:, -1:])
+    actual = d.alibi(theirs[:, 1], torch.arange(KEYS) - (KEYS - 1))  # to the last query every key is in the past
+    equal(actual[:, 0] - actual[:, 0, -1:], theirs - theirs[:, -1:])
 
 
 def test_relative_positions_are_those_of_wav2vec2_bert():
@@ -159,10 +159,10 @@ def test_relative_positions_are_those_of_wav2vec2_bert():
     query, key = (f(x).unflatten(-1, (HEADS, DIM)).transpose(1, 2) for f in (theirs.linear_q, theirs.linear_k))
     table, scale = theirs.distance_embedding.weight, DIM**-0.5
     cells = torch.ones(BATCH, HEADS, KEYS, KEYS, dtype=torch.bool)
-    _, found, *_ = d.definition(
+    _, actual, *_ = d.definition(
         query, key, key, cells, 0, lambda q, k, distance: d.dot(q, k, scale) + d.relative(q, table, distance, scale)
     )
-    equal(found, theirs(x, output_attentions=True)[1])
+    equal(actual, theirs(x, output_attentions=True)[1])
     distance = torch.arange(KEYS) - torch.arange(KEYS)[:, None]
     of_heads = d.relative(query, table.expand(HEADS, -1, -1), distance, scale)
     equal(of_heads, d.relative(query, table, distance, scale))
@@ -175,9 +175,9 @@ def test_soft_cap_and_sinks_are_those_of_gemma_and_gpt_oss():
     sinks = torch.randn(HEADS, dtype=torch.float64)
     module = SimpleNamespace(num_key_value_groups=1, training=False, sinks=sinks)
     output, expected = modeling_gpt_oss.eager_attention_forward(module, query, key, value, bias, scaling=0.3)
-    found = d.definition(query, key, value, ~hidden, 5, lambda q, k, distance: d.dot(q, k, 0.3), sinks)
-    equal(found[0], output.transpose(1, 2))
-    equal(found[1], expected)
+    actual = d.definition(query, key, value, ~hidden, 5, lambda q, k, distance: d.dot(q, k, 0.3), sinks)
+    equal(actual[0], output.transpose(1, 2))
+    equal(actual[1], expected)
     capped = modeling_gemma2.eager_attention_forward(module, query, key, value, bias, scaling=0.3, softcap=2.0)[1]
     ours, _ = d.softmax(d.soft_cap(query @ key.mT * 0.3, 2.0), ~hidden)
     torch.testing.assert_close(ours, capped, rtol=1e-6, atol=1e-6)  # as their softmax is in float32
@@ -187,34 +187,34 @@ def test_bilinear_additive_and_cosine_scores_are_those_of_torch():
     query, key, _ = tensors()
     rows, columns = (x.expand(*SHAPE, DIM).flatten(0, 3) for x in (query[:, :, :, None], key[:, :, None]))
     weight, vector = torch.randn(DIM, DIM, dtype=torch.float64), torch.randn(DIM, dtype=torch.float64)
-    equal(d.general(query, key, weight, 0.3).flatten(), 0.3 * F.bilinear(rows, columns, weight[None])[:, 0])
+    equal(d.bilinear(query, key, weight, 0.3).flatten(), 0.3 * F.bilinear(rows, columns, weight[None])[:, 0])
     for each in (vector, vector.expand(HEADS, -1)):
         equal(d.additive(query, key, each, 0.3, F.tanh).flatten(), 0.3 * F.linear(F.tanh(rows + columns), vector))
     twos = torch.full((HEADS,), 2.0, dtype=torch.float64)
-    found = d.cosine(1e6 * query, 1e6 * key, twos)  # of vectors so long that what is added to their squares is lost
-    equal(found.flatten(), 2 * F.cosine_similarity(rows, columns))
+    actual = d.cosine(1e6 * query, 1e6 * key, twos)  # of vectors so long that what is added to their squares is lost
+    equal(actual.flatten(), 2 * F.cosine_similarity(rows, columns))
 
 
 def test_entropy_and_log_sum_exp_are_those_of_scipy():
-    weights, scores, found = answers()
-    equal(found["entropy"], scipy.stats.entropy(weights.numpy(), axis=-1))
-    equal(found["lse"], scipy.special.logsumexp(scores.numpy(), axis=-1))
+    weights, scores, actual = answers()
+    equal(actual["entropy"], scipy.stats.entropy(weights.numpy(), axis=-1))
+    equal(actual["lse"], scipy.special.logsumexp(scores.numpy(), axis=-1))
     equal(weights, scipy.special.softmax(scores.numpy(), axis=-1))
 
 
 @pytest.mark.parametrize("offset", [-6, 0, 5, 7])
 @pytest.mark.parametrize("mask", ["none", "causal", "empty rows", "lengths"])
 def test_measures_are_those_of_torch_and_numpy(mask, offset):
-    weights, scores, found = answers(mask, offset)
+    weights, scores, actual = answers(mask, offset)
     numbers = d.numbers_of_measures(QUERIES, KEYS)
     distance = np.arange(KEYS) - np.arange(QUERIES)[:, None] - offset
-    equal(found["received"], np.add.reduce(weights.numpy(), 2))
-    equal(found["received of some"], numbers["received of some"] @ weights)
-    equal(found["topk"], weights.topk(3).values)
-    equal(found["max"], weights.max(-1).values)
-    equal(found["mean_distance"], np.einsum("bhqk,qk->bhq", weights, abs(distance)))
+    equal(actual["received"], np.add.reduce(weights.numpy(), 2))
+    equal(actual["received of some"], numbers["received of some"] @ weights)
+    equal(actual["topk"], weights.topk(3).values)
+    equal(actual["max"], weights.max(-1).values)
+    equal(actual["mean_distance"], np.einsum("bhqk,qk->bhq", weights, abs(distance)))
     size = numbers["block_mean"]
-    equal(found["block_mean"], F.avg_pool2d(weights, size, ceil_mode=True, count_include_pad=False))
+    equal(actual["block_mean"], F.avg_pool2d(weights, size, ceil_mode=True, count_include_pad=False))
     diagonal = torch.zeros(SHAPE[:3], dtype=torch.float64)
     for i in range(QUERIES):
         j = i + offset - 1
@@ -222,21 +222,21 @@ def test_measures_are_those_of_torch_and_numpy(mask, offset):
         for b, h in np.ndindex(BATCH, HEADS):
             row = weights[b, h, i].numpy()
             histogram, _ = np.histogram(distance[i].clip(-3, 3), np.arange(-3.5, 4), weights=row)
-            equal(found["distance_histogram"][b, h, i], histogram)
-            equal(found["mass"][b, h, i], row[distance[i] < -2].sum() + row[distance[i] > 1].sum())
-    equal(found["diagonal"], diagonal)
-    equal(found["squares"], weights.square() @ numbers["squares"])
-    equal(found["total"], (weights.nan_to_num() * scores.clamp(min=-1e9)).sum((-1, -2)))
+            equal(actual["distance_histogram"][b, h, i], histogram)
+            equal(actual["mass"][b, h, i], row[distance[i] < -2].sum() + row[distance[i] > 1].sum())
+    equal(actual["diagonal"], diagonal)
+    equal(actual["squares"], weights.square() @ numbers["squares"])
+    equal(actual["total"], (weights.nan_to_num() * scores.clamp(min=-1e9)).sum((-1, -2)))
 
 
 def test_groups_are_words():
-    weights, _, found = answers("none")
+    weights, _, actual = answers("none")
     of_query, of_key = d.numbers_of_measures(QUERIES, KEYS)["group_pool"]
     for word in range(int(of_query.max()) + 1):
         for other in range(int(of_key.max()) + 1):
             rows = [i for i in range(QUERIES) if of_query[i] == word]
             columns = [j for j in range(KEYS) if of_key[j] == other]
-            equal(found["group_pool"][..., word, other], weights[:, :, rows][..., columns].sum(-1).mean(-1))
+            equal(actual["group_pool"][..., word, other], weights[:, :, rows][..., columns].sum(-1).mean(-1))
 
 
 def test_gradients_are_those_of_finite_differences():
@@ -245,7 +245,7 @@ def test_gradients_are_those_of_finite_differences():
     cells = allowed("empty rows", 1, 2, 5, 5, 0) & allowed("causal", 1, 2, 5, 5, 0)
 
     def function(query, key, value, sinks):
-        output, weights, _, found = d.definition(query, key, value, cells, 0, None, sinks)
-        return output, weights, *(found[name][0] for name in ("entropy", "lse", "received", "topk", "total"))
+        output, weights, _, actual = d.definition(query, key, value, cells, 0, None, sinks)
+        return output, weights, *(actual[name][0] for name in ("entropy", "lse", "received", "topk", "total"))
 
     assert torch.autograd.gradcheck(function, (query, key, value, sinks))

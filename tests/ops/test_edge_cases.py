@@ -24,8 +24,8 @@ RUNNING = ["blockwise", "reference"]
 def tensors(queries=9, keys=12, batch=2, heads=2, dtype=torch.float64, count=3):
     random = torch.Generator().manual_seed(0)
     sizes = [queries, *[keys] * (count - 1)]
-    made = (torch.randn(batch, heads, size, 8, generator=random, dtype=torch.float64) for size in sizes)
-    return [tensor.to(dtype).requires_grad_() for tensor in made]
+    draws = (torch.randn(batch, heads, size, 8, generator=random, dtype=torch.float64) for size in sizes)
+    return [tensor.to(dtype).requires_grad_() for tensor in draws]
 
 
 def dense(query, key, cells):
@@ -38,28 +38,28 @@ def test_topk_of_more_keys_than_there_are_is_filled_up(kernel, keys, k):
     query, key, value = tensors(keys=keys)
     cells = torch.arange(keys) <= torch.arange(9)[:, None] - 1
     mask = Neighbours(*cells.nonzero().T)
-    found = attend(query, key, value, mask=mask, measure=TopK(k), kernel=kernel).measured["topk"]
+    actual = attend(query, key, value, mask=mask, measure=TopK(k), kernel=kernel).measured["topk"]
     P = dense(query, key, cells)
     values, indices = P.sort(-1, descending=True)
-    torch.testing.assert_close(found.values[..., :keys], values)
+    torch.testing.assert_close(actual.values[..., :keys], values)
     assert torch.equal(
-        found.indices[..., :keys], torch.where(cells.sum(-1, keepdim=True) > torch.arange(keys), indices, -1)
+        actual.indices[..., :keys], torch.where(cells.sum(-1, keepdim=True) > torch.arange(keys), indices, -1)
     )
-    assert found.values.shape == found.indices.shape == (2, 2, 9, k)
-    assert (found.values[..., keys:] == 0).all()
-    assert (found.indices[..., keys:] == -1).all()
+    assert actual.values.shape == actual.indices.shape == (2, 2, 9, k)
+    assert (actual.values[..., keys:] == 0).all()
+    assert (actual.indices[..., keys:] == -1).all()
     rows = torch.linspace(0.5, 1.5, k, dtype=torch.float64)
-    ours = torch.autograd.grad((found.values * rows).sum(), (query, key))
-    right = torch.autograd.grad((values * rows[:keys]).sum(), (query, key))
-    torch.testing.assert_close(ours, right)
+    ours = torch.autograd.grad((actual.values * rows).sum(), (query, key))
+    expected = torch.autograd.grad((values * rows[:keys]).sum(), (query, key))
+    torch.testing.assert_close(ours, expected)
 
 
 def test_topk_of_a_view_may_ask_for_more_keys_than_there_are():
     query, key, _ = tensors()
-    found = weights(query, key).topk(15)
-    assert found.values.shape == (2, 2, 9, 15)
-    assert (found.indices[..., 12:] == -1).all()
-    torch.testing.assert_close(found.values.sum(-1), torch.ones(2, 2, 9, dtype=torch.float64))
+    actual = weights(query, key).topk(15)
+    assert actual.values.shape == (2, 2, 9, 15)
+    assert (actual.indices[..., 12:] == -1).all()
+    torch.testing.assert_close(actual.values.sum(-1), torch.ones(2, 2, 9, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("k", [0, -1, 2.5, True, "3", None])
@@ -69,8 +69,8 @@ def test_topk_of_no_number_of_keys_is_refused(k):
         attend(query, key, value, measure=TopK(k))
 
 
-@pytest.mark.parametrize("asked", [(), ([],), ({},)], ids=["nothing", "empty list", "empty dict"])
-def test_asking_nothing_computes_nothing(monkeypatch, asked):
+@pytest.mark.parametrize("requested", [(), ([],), ({},)], ids=["nothing", "empty list", "empty dict"])
+def test_asking_nothing_computes_nothing(monkeypatch, requested):
     W = weights(*tensors(count=2))
 
     def run(self, job):
@@ -78,7 +78,7 @@ def test_asking_nothing_computes_nothing(monkeypatch, asked):
 
     for kernel in KERNELS:
         monkeypatch.setattr(type(kernel), "run", run)
-    assert W.measure(*asked) == {}
+    assert W.measure(*requested) == {}
 
 
 def test_attend_reports_all_objections_at_once():
@@ -92,8 +92,13 @@ def test_attend_reports_all_objections_at_once():
             measure=["entrpy"],
             mask=Padding(torch.tensor([3])),
         )
-    for said in ("head_dim 8, got 5", "as many keys as in key, 12, got 7", "dropout", "did you mean 'entropy'"):
-        assert said in str(error.value)
+    for problem in (
+        "head_dim 8, got 5",
+        "as many keys as in key, 12, got 7",
+        "dropout",
+        "did you mean 'entropy'",
+    ):
+        assert problem in str(error.value)
 
 
 def test_objections_to_mask_score_dropout_and_measure_come_together():
@@ -108,8 +113,8 @@ def test_objections_to_mask_score_dropout_and_measure_come_together():
             dropout=-0.5,
             measure=["entrpy", "lsee", Received(torch.zeros(5))],
         )
-    for said in ("Padding", "Sinks", "dropout", "'entrpy'", "'lsee'", "Received.row_weights"):
-        assert said in str(error.value)
+    for problem in ("Padding", "Sinks", "dropout", "'entrpy'", "'lsee'", "Received.row_weights"):
+        assert problem in str(error.value)
 
 
 def _alternate(batch, head, query, key):
@@ -138,11 +143,11 @@ def test_mass_takes_any_mask_that_attend_takes(kind, kernel):
     torch.testing.assert_close(*pairs)
 
 
-@pytest.mark.parametrize("given", ["causal", 3, Causal, torch.ones(9, 12), torch.ones(5, 12, dtype=torch.bool)])
-def test_mass_refuses_what_is_no_mask_of_the_matrix(given):
+@pytest.mark.parametrize("inputs", ["causal", 3, Causal, torch.ones(9, 12), torch.ones(5, 12, dtype=torch.bool)])
+def test_mass_refuses_what_is_no_mask_of_the_matrix(inputs):
     query, key, value = tensors()
     with pytest.raises((InvalidArgument, InvalidType)):
-        attend(query, key, value, measure=Mass(given))
+        attend(query, key, value, measure=Mass(inputs))
 
 
 @pytest.mark.parametrize("node", [2**40, 2**62, 2**63 - 1])
@@ -171,10 +176,10 @@ def check_additive(kernel, dtype, of_heads, activation):
         query, key, key, mask=mask, score=Additive(vector, activation), scale=scale, measure=TopK(12), kernel=kernel
     )
     values, indices = measured.measured["topk"]
-    found = torch.zeros(2, 2, 9, 12).scatter(-1, indices, values)
+    actual = torch.zeros(2, 2, 9, 12).scatter(-1, indices, values)
     f = torch.tanh if activation == "tanh" else lambda x: torch.where(x > 0, x, 0.2 * x)
     terms = f(query.double()[:, :, :, None] + key.double()[:, :, None]) * vector.double().view(-1, 1, 1, 8)
-    assert (found.double() - (terms.sum(-1) * scale).softmax(-1)).abs().max() <= 1e-6
+    assert (actual.double() - (terms.sum(-1) * scale).softmax(-1)).abs().max() <= 1e-6
 
 
 @pytest.mark.parametrize("count", [None, 0, -1, 2.5, True, "8"])
@@ -194,11 +199,11 @@ def test_the_divergence_loss_compiles_as_one_graph(mask):
 
     torch._dynamo.reset()
     random = torch.Generator().manual_seed(0)
-    given = [torch.randn(2, 2, 12, 8, generator=random).requires_grad_() for _ in range(4)]
-    compiled = torch.compile(program, backend="aot_eager", fullgraph=True)(*given)
-    eager = program(*given)
+    inputs = [torch.randn(2, 2, 12, 8, generator=random).requires_grad_() for _ in range(4)]
+    compiled = torch.compile(program, backend="aot_eager", fullgraph=True)(*inputs)
+    eager = program(*inputs)
     torch.testing.assert_close(compiled, eager)
-    torch.testing.assert_close(*(torch.autograd.grad(loss, given) for loss in (compiled, eager)))
+    torch.testing.assert_close(*(torch.autograd.grad(loss, inputs) for loss in (compiled, eager)))
 
 
 def test_the_names_of_the_package_are_public_ones():

@@ -22,8 +22,8 @@ from regard.ops.scores import Bias, ScaledDotProduct, Score, Sinks
 from regard.ops.tile import Tile
 
 BATCH, HEADS, QUERIES, KEYS = SHAPE = 2, 2, 9, 12
-ASKED = {"entropy": Entropy(), "lse": LogSumExp(), "received": Received(), "max": Max(), "topk": TopK(4)}
-ASKED |= {"cells": SelectCells("weights", slice(None))}
+REQUESTED = {"entropy": Entropy(), "lse": LogSumExp(), "received": Received(), "max": Max(), "topk": TopK(4)}
+REQUESTED |= {"cells": SelectCells("weights", slice(None))}
 RULES = masks(*SHAPE)
 BIGGEST = {torch.float32: 3e38, torch.float64: 1e300}
 
@@ -94,12 +94,12 @@ def oracle(scores, cells, value, sinks=None):
 
 
 def answers_of(attended):
-    found = {"output": attended.output, "weights": attended.weights.dense(), **attended.measured}
-    found["weights"] = found.pop("cells", found["weights"])
-    if "max" in found:
-        found["max weight"], found["max score"] = found.pop("max")
-        found["topk"], found["indices"] = found.pop("topk")
-    return found
+    actual = {"output": attended.output, "weights": attended.weights.dense(), **attended.measured}
+    actual["weights"] = actual.pop("cells", actual["weights"])
+    if "max" in actual:
+        actual["max weight"], actual["max score"] = actual.pop("max")
+        actual["topk"], actual["indices"] = actual.pop("topk")
+    return actual
 
 
 def gradients(answers, leaves):
@@ -109,11 +109,11 @@ def gradients(answers, leaves):
     return torch.autograd.grad(loss, list(leaves), allow_unused=True, materialize_grads=True)
 
 
-def close(name, found, truth, rtol, atol):
+def close(name, actual, truth, rtol, atol):
     """The same infinities, and else equal but for the last digits."""
     infinite = ~truth.isfinite()
-    assert torch.equal(found.double()[infinite], truth[infinite]), name
-    pair = (part.detach().double().masked_fill(infinite, 0.0) for part in (found, truth))
+    assert torch.equal(actual.double()[infinite], truth[infinite]), name
+    pair = (part.detach().double().masked_fill(infinite, 0.0) for part in (actual, truth))
     torch.testing.assert_close(*pair, rtol=rtol, atol=atol, msg=lambda text: f"{name}: {text}")
 
 
@@ -134,35 +134,35 @@ def check(kernel, form, mask, pattern, dtype, holes=False):
         "sinks": torch.tensor([-1e5, 1e5], dtype=dtype),
     }
     query, key, value, table, sinks = (tensor.requires_grad_() for tensor in leaves.values())
-    asked = {name: m for name, m in ASKED.items() if KERNELS[kernel].supports(type(m))}
+    requested = {name: m for name, m in REQUESTED.items() if KERNELS[kernel].supports(type(m))}
     score = FORMS[form](table, sinks)
     attended = attend(
-        query, key, value, mask=RULES[mask], score=score, scale=1.0, measure=asked, kernel=KERNELS[kernel]
+        query, key, value, mask=RULES[mask], score=score, scale=1.0, measure=requested, kernel=KERNELS[kernel]
     )
-    found = answers_of(attended)
+    actual = answers_of(attended)
 
     exact = {name: tensor.detach().double().requires_grad_() for name, tensor in leaves.items()}
     scores = (exact["query"] @ exact["key"].mT).expand(SHAPE) if form == "product" else exact["table"]
     truth, masked = oracle(scores, cells, exact["value"], exact["sinks"] if "sinks" in form else None)
     digits = 1e-12 if dtype == torch.float64 else 1e-6
-    assert (found["weights"][masked == -inf] == 0).all()
+    assert (actual["weights"][masked == -inf] == 0).all()
     close("scores", attended.weights.scores.dense(), masked, digits, 0.0)
-    for name in found.keys() & truth.keys():
-        close(name, found[name], truth[name], digits, digits)
-    if "indices" in found:
-        at = found["indices"]
+    for name in actual.keys() & truth.keys():
+        close(name, actual[name], truth[name], digits, digits)
+    if "indices" in actual:
+        at = actual["indices"]
         assert torch.equal((at >= 0).sum(-1), (masked > -inf).sum(-1).clamp(max=4))
         assert torch.zeros(SHAPE).scatter_add(-1, at.clamp(min=0), (at >= 0).float()).max() <= 1  # each once
         assert torch.equal(masked.gather(-1, at.clamp(min=0)).where(at >= 0, -inf), masked.topk(4, -1).values)
-    names = {"output", "entropy", "lse", "received"} & found.keys()
-    if pattern == "rising" and "topk" in found:  # else which of the highest gets the gradient is anyone's choice
+    names = {"output", "entropy", "lse", "received"} & actual.keys()
+    if pattern == "rising" and "topk" in actual:  # else which of the highest gets the gradient is anyone's choice
         names |= {"max weight", "max score", "topk"}
     pairs = (
-        gradients([by[name] for name in sorted(names)], of.values()) for by, of in ((found, leaves), (truth, exact))
+        gradients([by[name] for name in sorted(names)], of.values()) for by, of in ((actual, leaves), (truth, exact))
     )
-    for name, ours, right in zip(leaves, *pairs, strict=True):
+    for name, ours, expected in zip(leaves, *pairs, strict=True):
         size = biggest if name == "query" and form == "product" else 1.0  # the sum of scores, each times a small number
-        close(f"gradient of {name}", ours, right, digits, digits / 64 * size)
+        close(f"gradient of {name}", ours, expected, digits, digits / 64 * size)
 
 
 @pytest.mark.parametrize(
@@ -206,9 +206,9 @@ def check_sinks(kernel, scores, sinks):
     key = (scores + torch.randint(-8, 8, (1, HEADS, KEYS, 1), generator=random) / 4).requires_grad_()
     value = torch.randn(1, HEADS, KEYS, 3, generator=random)
     mask = Causal() & GRAPH & Padding(torch.tensor([KEYS - 2]))
-    score, asked = Sinks(ScaledDotProduct(), logits), ["entropy", "lse", "received", "max", TopK(4)]
-    found = answers_of(
-        attend(query, key, value, mask=mask, score=score, scale=1.0, measure=asked, kernel=KERNELS[kernel])
+    score, requested = Sinks(ScaledDotProduct(), logits), ["entropy", "lse", "received", "max", TopK(4)]
+    actual = answers_of(
+        attend(query, key, value, mask=mask, score=score, scale=1.0, measure=requested, kernel=KERNELS[kernel])
     )
 
     exact = [tensor.detach().double().requires_grad_() for tensor in (query, key, logits)]
@@ -216,13 +216,13 @@ def check_sinks(kernel, scores, sinks):
     truth, _ = oracle(exact[0] @ exact[1].mT, cells, value.double(), exact[2])
     for name in ("weights", "entropy", "lse", "received", "max weight", "topk", "output"):
         cancels = name in ("entropy", "output")  # as positive and negative terms do
-        close(name, found[name], truth[name], rtol=1e-6, atol=5e-7 if cancels else 1e-30)
+        close(name, actual[name], truth[name], rtol=1e-6, atol=5e-7 if cancels else 1e-30)
     pairs = (
         gradients([answers[name] for name in ("output", "entropy", "lse", "received")], of)
-        for answers, of in ((found, (query, key, logits)), (truth, exact))
+        for answers, of in ((actual, (query, key, logits)), (truth, exact))
     )
-    for ours, right, size in zip(*pairs, (max(1.0, abs(scores)), 1.0, 1.0), strict=True):
-        close("gradient", ours, right, rtol=1e-5, atol=1e-8 * size)
+    for ours, expected, size in zip(*pairs, (max(1.0, abs(scores)), 1.0, 1.0), strict=True):
+        close("gradient", ours, expected, rtol=1e-5, atol=1e-8 * size)
 
 
 @pytest.mark.parametrize("kernel", ["blockwise", "reference"])
@@ -238,15 +238,15 @@ def check_product_with_scores(mask, kernel):
     query = torch.ones(BATCH, HEADS, QUERIES, 1)
     for size in (1.0, 1e38):
         key = (plain * size).requires_grad_()
-        given = {"mask": RULES[mask], "scale": 1.0, "measure": Total(), "kernel": KERNELS[kernel]}
-        found = attend(query, key, key, **given).measured["total"]
+        inputs = {"mask": RULES[mask], "scale": 1.0, "measure": Total(), "kernel": KERNELS[kernel]}
+        actual = attend(query, key, key, **inputs).measured["total"]
         exact = key.detach().double().requires_grad_()
         scores = (query.double() @ exact.mT).expand(SHAPE)
         truth = (oracle(scores, cells_of(mask), exact)[0]["weights"] * scores).sum((-1, -2))
-        close("total", found, truth, rtol=1e-5, atol=1e-5 * size)
-        pairs = (torch.autograd.grad(answer.sum(), leaf) for answer, leaf in ((found, key), (truth, exact)))
-        for ours, right in zip(*pairs, strict=True):
-            close("gradient", ours, right, rtol=1e-4, atol=1e-5 * size)
+        close("total", actual, truth, rtol=1e-5, atol=1e-5 * size)
+        pairs = (torch.autograd.grad(answer.sum(), leaf) for answer, leaf in ((actual, key), (truth, exact)))
+        for ours, expected in zip(*pairs, strict=True):
+            close("gradient", ours, expected, rtol=1e-4, atol=1e-5 * size)
 
 
 @pytest.mark.parametrize("kernel", RUNNING)
@@ -256,11 +256,11 @@ def test_a_loss_on_the_maximum_may_train_sinks_alone(kernel, part):
     query, key = (torch.randn(1, HEADS, tokens, 4, generator=random) for tokens in (QUERIES, KEYS))
     logits = torch.tensor([0.5, -1.0]).requires_grad_()
     score = Sinks(ScaledDotProduct(), logits)
-    found = attend(query, key, key, mask=GRAPH, score=score, measure="max", kernel=KERNELS[kernel]).measured["max"]
-    (ours,) = torch.autograd.grad(getattr(found, part).sum() + 0.0 * logits.sum(), logits)
+    actual = attend(query, key, key, mask=GRAPH, score=score, measure="max", kernel=KERNELS[kernel]).measured["max"]
+    (ours,) = torch.autograd.grad(getattr(actual, part).sum() + 0.0 * logits.sum(), logits)
 
     exact = logits.detach().double().requires_grad_()
     cells = to_dense(GRAPH, (1, HEADS, QUERIES, KEYS))
     truth, _ = oracle(query.double() @ key.double().mT / 2, cells, key.double(), exact)
-    (right,) = torch.autograd.grad(truth[f"max {part}"].sum() + 0.0 * exact.sum(), exact)
-    close("gradient", ours, right, rtol=1e-5, atol=1e-6)
+    (expected,) = torch.autograd.grad(truth[f"max {part}"].sum() + 0.0 * exact.sum(), exact)
+    close("gradient", ours, expected, rtol=1e-5, atol=1e-6)

@@ -39,14 +39,14 @@ def used_first(place):
     compiled = torch.compile(program, backend="aot_eager")
     return {"eager": gradients(program, given), "compiled": gradients(compiled, given)}
 
-opened, made, started = [], [], []
+opened, sizes, started = [], [], []
 
 STARTS = "ctypes.dlopen", "subprocess.Popen", "os.system", "os.posix_spawn"
 
 class Watch(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         found = function(*args, **(kwargs or {}))
-        made.extend(each.untyped_storage().nbytes() for each in [found] if isinstance(each, torch.Tensor))
+        sizes.extend(each.untyped_storage().nbytes() for each in [found] if isinstance(each, torch.Tensor))
         return found
 
 def watched():
@@ -59,24 +59,24 @@ def watched():
         torch.ones(3)
     by_import = list(started)
     ctypes.CDLL(None)
-    return {"opened": opened, "made": made, "started": by_import, "seen": started}
+    return {"opened": opened, "sizes": sizes, "started": by_import, "seen": started}
 
 children = {place.__name__: lambda place=place: used_first(place) for place in (inference_mode, grad, vmap)}
 for name, run in {**children, "watched": watched}.items():
     if not os.fork():
         assert "regard.ops" not in sys.modules
         try:
-            said = run()
+            report = run()
         except BaseException as error:
-            said = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps({"name": name, **said}), flush=True)
+            report = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps({"name": name, **report}), flush=True)
         os._exit(0)
     os.wait()
 """
 
 
 @pytest.fixture(scope="module")
-def said():
+def reports():
     """What each of several processes found after a first import of its own; they share the seconds that torch takes."""
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -84,21 +84,21 @@ def said():
 
 
 @pytest.mark.parametrize("place", ["inference_mode", "grad", "vmap"])
-def test_compiled_gradients_are_right_wherever_the_library_was_first_imported(said, place):
-    assert "error" not in said[place], said[place]["error"]
-    for eager, compiled in zip(said[place]["eager"], said[place]["compiled"], strict=True):
+def test_compiled_gradients_are_right_wherever_the_library_was_first_imported(reports, place):
+    assert "error" not in reports[place], reports[place]["error"]
+    for eager, compiled in zip(reports[place]["eager"], reports[place]["compiled"], strict=True):
         assert compiled == pytest.approx(eager, rel=1e-5, abs=1e-6)
         assert any(abs(number) > 0.01 for number in compiled)
 
 
-def test_the_import_reads_nothing_of_the_machine_and_makes_no_large_tensor(said):
-    found = said["watched"]
-    assert any("regard" in name for name in found["opened"])
-    assert not [name for name in found["opened"] if name.startswith("/proc/")]
-    assert 12 in found["made"]  # that of three numbers was seen
-    assert max(found["made"]) <= 2**20
+def test_the_import_reads_nothing_of_the_machine_and_makes_no_large_tensor(reports):
+    actual = reports["watched"]
+    assert any("regard" in name for name in actual["opened"])
+    assert not [name for name in actual["opened"] if name.startswith("/proc/")]
+    assert 12 in actual["sizes"]  # that of three numbers was seen
+    assert max(actual["sizes"]) <= 2**20
 
 
-def test_the_import_loads_no_library_and_starts_no_compiler(said):
-    assert said["watched"]["seen"] == ["ctypes.dlopen"]  # the test's own
-    assert said["watched"]["started"] == []
+def test_the_import_loads_no_library_and_starts_no_compiler(reports):
+    assert reports["watched"]["seen"] == ["ctypes.dlopen"]  # the test's own
+    assert reports["watched"]["started"] == []

@@ -36,8 +36,8 @@ def other(name, tensor):
     """A divergence from a matrix in which this tensor is one of the two."""
     random = torch.Generator().manual_seed(5)
     shapes = {"query": (BATCH, HEADS, QUERIES, DIM), "key": (BATCH, 1, KEYS, DIM)}
-    made = {each: torch.randint(64, shape, generator=random).to(tensor.dtype) / 64 for each, shape in shapes.items()}
-    return KLDivergence(weights(**made | {name: tensor}, scale=0.1))
+    tensors = {each: torch.randint(64, shape, generator=random).to(tensor.dtype) / 64 for each, shape in shapes.items()}
+    return KLDivergence(weights(**tensors | {name: tensor}, scale=0.1))
 
 
 HOLDERS = {  # by class and attribute: shape of the tensor, and what makes the rule of it
@@ -116,20 +116,20 @@ def random_tensors(shape, dtype):
     """All positive, so that many contributions add up to a large number."""
     random = torch.Generator().manual_seed(0)
     shapes = {"query": (BATCH, HEADS, QUERIES, DIM), "key": (BATCH, 1, KEYS, DIM), "value": (BATCH, 1, KEYS, DIM)}
-    made = {name: torch.rand(size, generator=random).to(dtype) for name, size in shapes.items()}
-    return made, torch.rand(shape, generator=random).to(dtype)
+    tensors = {name: torch.rand(size, generator=random).to(dtype) for name, size in shapes.items()}
+    return tensors, torch.rand(shape, generator=random).to(dtype)
 
 
 def gradient(kernel, holder, dtype, to):
     """The gradient of the tensor that a holder holds, of a sum of everything that depends on it."""
     shape = SHARED[holder] if isinstance(holder, str) else HOLDERS[holder][0]
-    tensors, held = random_tensors(shape, dtype)
-    tensors, held = {name: x.to(to) for name, x in tensors.items()}, held.to(to).requires_grad_()
+    tensors, stored = random_tensors(shape, dtype)
+    tensors, stored = {name: x.to(to) for name, x in tensors.items()}, stored.to(to).requires_grad_()
     rule = None
     if isinstance(holder, str):
-        tensors[holder.split(" ")[0]] = held
+        tensors[holder.split(" ")[0]] = stored
     else:
-        rule = HOLDERS[holder][1](held)
+        rule = HOLDERS[holder][1](stored)
     is_measure = hasattr(rule, "compute")
     att = attend(
         **tensors,
@@ -141,14 +141,14 @@ def gradient(kernel, holder, dtype, to):
     )
     results = [result for result in (*att.measured.values(), att.output) if result.requires_grad]
     ones = [torch.ones_like(result) for result in results]
-    return torch.autograd.grad(results, held, ones)[0]
+    return torch.autograd.grad(results, stored, ones)[0]
 
 
-def assert_rounded_once(found, exact, sums=1e-5):
+def assert_rounded_once(actual, exact, sums=1e-5):
     """Equal but for one rounding of each entry, and for the rounding of sums in float32."""
-    info = torch.finfo(found.dtype)
+    info = torch.finfo(actual.dtype)
     limit = info.eps / 2 * exact.abs().clamp(min=info.tiny) + sums * exact.abs().max()
-    assert ((found.double() - exact).abs() <= limit).all(), ((found.double() - exact).abs() / limit).max()
+    assert ((actual.double() - exact).abs() <= limit).all(), ((actual.double() - exact).abs() / limit).max()
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
@@ -163,9 +163,9 @@ def check_rounding(holder, dtype):
     run = [kernel for kernel in kernels(rows=16, max_rows=16) if supported(kernel, holder)]
     assert {"reference", "blockwise"} <= {kernel.name for kernel in run}
     for kernel in run:
-        found = gradient(kernel, holder, dtype, dtype)
-        assert found.dtype == dtype
-        assert_rounded_once(found, exact, sums=5e-5 if holder[0] is KLDivergence else 1e-5)  # terms of it cancel
+        actual = gradient(kernel, holder, dtype, dtype)
+        assert actual.dtype == dtype
+        assert_rounded_once(actual, exact, sums=5e-5 if holder[0] is KLDivergence else 1e-5)  # terms of it cancel
 
 
 def columns(W):
@@ -204,8 +204,8 @@ def test_gradients_of_several_passes_are_rounded_once(call, dtype):
         upstream = torch.linspace(1, 9, result.numel()).view(result.shape).to(result.dtype)
         return torch.autograd.grad(result, leaves, upstream)
 
-    for found, exact in zip(gradients(dtype), gradients(torch.float64), strict=True):
-        assert_rounded_once(found, exact)
+    for actual, exact in zip(gradients(dtype), gradients(torch.float64), strict=True):
+        assert_rounded_once(actual, exact)
 
 
 def test_the_product_with_a_vector_that_texts_share():
@@ -225,11 +225,11 @@ def test_the_product_with_a_vector_that_texts_share():
 
 def test_gradients_in_a_compiled_program_are_rounded_once():
     holder = (T5RelativeBias, "table")
-    tensors, held = random_tensors(HOLDERS[holder][0], torch.bfloat16)
+    tensors, stored = random_tensors(HOLDERS[holder][0], torch.bfloat16)
 
     def gradient(to, compiled):
         query, key, value = (x.to(to) for x in tensors.values())
-        table = held.to(to).requires_grad_()
+        table = stored.to(to).requires_grad_()
 
         def call(table):
             score = DOT + T5RelativeBias(table, max_distance=40)

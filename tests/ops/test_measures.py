@@ -20,12 +20,12 @@ from regard.ops.tile import Tile
 
 def _with_parts(rule, base):
     """The classes of a rule and of the rules within it."""
-    found, todo = set(), [rule]
+    actual, todo = set(), [rule]
     while todo:
         part = todo.pop()
-        found.add(type(part))
+        actual.add(type(part))
         todo += [inner for inner in vars(part).values() if isinstance(inner, base)]
-    return found
+    return actual
 
 
 def test_the_kernels_are_tested_with_every_builtin_rule():

@@ -56,7 +56,7 @@ BASES = {"score": Scaled, "measure": Squares}
 CASES = [("score", place) for place in SCORES] + [("measure", place) for place in MEASURES]
 
 
-def ask(kernel, tensors, kind, place, rule):
+def compute(kernel, tensors, kind, place, rule):
     """The output and the measurements, from a kernel or from a view."""
     score = SCORES[place][0](rule) if kind == "score" else None
     measure = MEASURES[place][0](rule) if kind == "measure" else "entropy"
@@ -67,16 +67,22 @@ def ask(kernel, tensors, kind, place, rule):
     return [att.output, *att.measured.values()]
 
 
-def truth(tensors, kind, place, held):
+def truth(tensors, kind, place, stored):
     """The same, from the dense formula."""
     query, key, value = tensors
     dot = query @ key.mT * 0.5
-    scores = SCORES[place][1](dot * held[:, None, None], dot) if kind == "score" else dot
+    scores = SCORES[place][1](dot * stored[:, None, None], dot) if kind == "score" else dot
     sinks = LOGITS if place in ("with sinks", "two deep") else torch.full((HEADS,), -inf, dtype=dot.dtype)
     with_sinks = torch.cat((scores, sinks[:, None, None].expand(*scores.shape[:3], 1)), -1)
     weights = with_sinks.softmax(-1)[..., :-1]
-    said = {"entropy": -(weights * weights.log()).sum(-1), "own": weights.square().sum(-1) * held[:, None]}
-    return [weights @ value, *(said[name] for name in (MEASURES[place][1] if kind == "measure" else ["entropy"]))]
+    expected_measures = {
+        "entropy": -(weights * weights.log()).sum(-1),
+        "own": weights.square().sum(-1) * stored[:, None],
+    }
+    return [
+        weights @ value,
+        *(expected_measures[name] for name in (MEASURES[place][1] if kind == "measure" else ["entropy"])),
+    ]
 
 
 def gradients(parts, leaves):
@@ -88,19 +94,19 @@ def gradients(parts, leaves):
 def check(kernel, holder, case, computed, inputs):
     """Compare a call with the dense formula, gradients included; return the error if the call was refused."""
     leaf = nn.Parameter(numbers(HEADS, seed=5))
-    held = leaf * 2 if computed else leaf
+    stored = leaf * 2 if computed else leaf
     tensors = [tensor.clone().requires_grad_(inputs) for tensor in TENSORS]
-    rule = HOLDERS[holder](BASES[case[0]], held)
+    rule = HOLDERS[holder](BASES[case[0]], stored)
     try:
-        found = ask(kernel, tensors, *case, rule)
+        actual = compute(kernel, tensors, *case, rule)
     except InvalidArgument as error:
         return error
-    expected, leaves = truth(tensors, *case, held), [leaf, *(tensors if inputs else ())]
-    torch.testing.assert_close(found, expected)
-    ours, theirs = gradients(found, leaves), gradients(expected, leaves)
+    expected, leaves = truth(tensors, *case, stored), [leaf, *(tensors if inputs else ())]
+    torch.testing.assert_close(actual, expected)
+    ours, theirs = gradients(actual, leaves), gradients(expected, leaves)
     assert ours[0] is not None
     torch.testing.assert_close(ours, theirs)
-    assert holder not in SUPPORTED or rule.held() is held
+    assert holder not in SUPPORTED or rule.stored() is stored
     return None
 
 
@@ -136,13 +142,13 @@ def test_a_tensor_that_needs_no_gradient_may_be_held_anywhere(mode, kernel, case
     tensors = [tensor.clone().requires_grad_() for tensor in TENSORS]
     for holder, case in cases:
         with subtests.test(holder=holder, case=case):
-            held = nn.Parameter(numbers(HEADS, seed=5)).requires_grad_(not constant)
-            expected = truth(tensors, *case, held)
+            stored = nn.Parameter(numbers(HEADS, seed=5)).requires_grad_(not constant)
+            expected = truth(tensors, *case, stored)
             with mode():
-                found = ask(kernel, tensors, *case, HOLDERS[holder](BASES[case[0]], held))
-            torch.testing.assert_close(found, expected)
+                actual = compute(kernel, tensors, *case, HOLDERS[holder](BASES[case[0]], stored))
+            torch.testing.assert_close(actual, expected)
             if constant:
-                torch.testing.assert_close(gradients(found, tensors), gradients(expected, tensors))
+                torch.testing.assert_close(gradients(actual, tensors), gradients(expected, tensors))
 
 
 MASKS = {
@@ -154,13 +160,13 @@ MASKS = {
 }
 
 
-def mask_of(holder, place, held, base=Below):
-    return MASKS[place](HOLDERS[holder](base, held), Causal(), Window(1, 0))
+def mask_of(holder, place, stored, base=Below):
+    return MASKS[place](HOLDERS[holder](base, stored), Causal(), Window(1, 0))
 
 
-def cells_of(place, held):
+def cells_of(place, stored):
     distance = torch.arange(KEYS) - torch.arange(QUERIES)[:, None] - (KEYS - QUERIES)
-    below = (torch.arange(KEYS) < held[:, None, None]).expand(HEADS, QUERIES, KEYS)
+    below = (torch.arange(KEYS) < stored[:, None, None]).expand(HEADS, QUERIES, KEYS)
     return MASKS[place](below, distance <= 0, (distance <= 0) & (distance >= -1))
 
 
@@ -168,11 +174,11 @@ def cells_of(place, held):
 def test_a_view_is_stale_once_a_tensor_held_by_its_mask_changes(place, subtests):
     for holder in SUPPORTED:
         with subtests.test(holder=holder):
-            held, tensors = torch.tensor([5, 8]), [tensor.clone().requires_grad_() for tensor in TENSORS]
-            mask = mask_of(holder, place, held)
+            stored, tensors = torch.tensor([5, 8]), [tensor.clone().requires_grad_() for tensor in TENSORS]
+            mask = mask_of(holder, place, stored)
             W, output = weights(*tensors[:2], mask=mask), attend(*tensors, mask=mask, kernel=BLOCKWISE).output
             W.entropy()
-            held.add_(1)
+            stored.add_(1)
             with pytest.raises(StaleView, match="was changed in place"):
                 W.entropy()
             with pytest.raises(StaleView, match="was changed in place"):
@@ -183,27 +189,27 @@ def test_a_view_is_stale_once_a_tensor_held_by_its_mask_changes(place, subtests)
 def test_a_mask_reads_its_tensors_again_once_they_change(place, subtests):
     class UpTo(Below):
         def summarize(self):
-            return int(self.held().max())
+            return int(self.stored().max())
 
         def key_range(self, tile):
             return tile.clip(tile.keys.start, tile.summary(self))
 
     for holder in SUPPORTED:
-        held = torch.tensor([3, 4])
-        mask = mask_of(holder, place, held, UpTo)
+        stored = torch.tensor([3, 4])
+        mask = mask_of(holder, place, stored, UpTo)
         for change in range(2):
             with subtests.test(holder=holder, change=change):
-                found = attend(*TENSORS, mask=mask, kernel=BLOCKWISE).output
-                expected = scaled_dot_product_attention(*TENSORS, attn_mask=cells_of(place, held))
-                torch.testing.assert_close(found, expected)
-            held.add_(4)
+                actual = attend(*TENSORS, mask=mask, kernel=BLOCKWISE).output
+                expected = scaled_dot_product_attention(*TENSORS, attn_mask=cells_of(place, stored))
+                torch.testing.assert_close(actual, expected)
+            stored.add_(4)
 
 
-def reachable(thing):
-    if isinstance(thing, Tensor):
-        return [thing]
-    parts = thing if isinstance(thing, (list, tuple)) else thing.values() if isinstance(thing, dict) else ()
-    parts = vars(thing).values() if isinstance(thing, (Mask, Parcel)) else parts
+def reachable(content):
+    if isinstance(content, Tensor):
+        return [content]
+    parts = content if isinstance(content, (list, tuple)) else content.values() if isinstance(content, dict) else ()
+    parts = vars(content).values() if isinstance(content, (Mask, Parcel)) else parts
     return [tensor for part in parts for tensor in reachable(part)]
 
 
@@ -224,10 +230,10 @@ def test_a_mask_may_compare_with_a_tensor_that_requires_grad(place, kernel, case
     tensors = [tensor.clone().requires_grad_() for tensor in TENSORS]
     for (holder,) in cases:
         with subtests.test(holder=holder):
-            held = nn.Parameter(torch.tensor([5.5, 8.5]))
-            expected = scaled_dot_product_attention(*tensors, attn_mask=cells_of(place, held))
-            found = attend(*tensors, mask=mask_of(holder, place, held), kernel=kernel).output
-            torch.testing.assert_close(found, expected)
-            *ours, nothing = gradients([found], [*tensors, held])
+            stored = nn.Parameter(torch.tensor([5.5, 8.5]))
+            expected = scaled_dot_product_attention(*tensors, attn_mask=cells_of(place, stored))
+            actual = attend(*tensors, mask=mask_of(holder, place, stored), kernel=kernel).output
+            torch.testing.assert_close(actual, expected)
+            *ours, nothing = gradients([actual], [*tensors, stored])
             torch.testing.assert_close(ours, list(gradients([expected], tensors)))
             assert nothing is None or not nothing.any()

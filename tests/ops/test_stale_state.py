@@ -59,8 +59,8 @@ def case(mask, grows):
     """How the mask is made, the tensors that it is made of, those that they are to become, and the truth of both."""
     make, cells = MASKS[mask]
     before, after = STATES[mask] if grows else STATES[mask][::-1]
-    held = [torch.from_numpy(tensor.numpy().copy()) for tensor in before]
-    return make, held, after, dense(cells(*before)), dense(cells(*after))
+    stored = [torch.from_numpy(tensor.numpy().copy()) for tensor in before]
+    return make, stored, after, dense(cells(*before)), dense(cells(*after))
 
 
 def dense(cells, batch=2):
@@ -98,36 +98,36 @@ def test_the_next_call_with_a_mask_sees_what_its_tensors_hold_now(mask, subtests
 
 
 def check_changed(mask, grows, change):
-    make, held, after, old, new = case(mask, grows)
-    rule = make(*held)
+    make, stored, after, old, new = case(mask, grows)
+    rule = make(*stored)
     check(rule, old)
     view = weights(QUERY[:2], KEY[:2], mask=rule)
-    for tensor, other in zip(held, after, strict=True):
+    for tensor, other in zip(stored, after, strict=True):
         change(tensor, other)
     check(rule, new)
     try:
-        found = view.entropy()
+        actual = view.entropy()
     except StaleView:
         assert change is in_place  # which torch counts
     else:
-        torch.testing.assert_close(found, new[1])
+        torch.testing.assert_close(actual, new[1])
 
 
 @pytest.mark.parametrize("grows", [True, False], ids=["grows", "shrinks"])
 @EVERY_MASK
 def test_a_mask_made_in_inference_mode_sees_what_its_tensors_hold_now(mask, grows):
-    make, held, after, old, new = case(mask, grows)
+    make, stored, after, old, new = case(mask, grows)
     with torch.inference_mode():
-        held = [tensor.clone() for tensor in held]
-        rule = make(*held)
+        stored = [tensor.clone() for tensor in stored]
+        rule = make(*stored)
         check(rule, old)
-        for tensor, other in zip(held, after, strict=True):
+        for tensor, other in zip(stored, after, strict=True):
             tensor.copy_(other)
         check(rule, new)
 
 
-def pickled(thing):
-    return pickle.loads(pickle.dumps(thing))
+def pickled(content):
+    return pickle.loads(pickle.dumps(content))
 
 
 @EVERY_MASK
@@ -138,12 +138,12 @@ def test_a_copy_of_a_mask_sees_what_its_own_tensors_hold(mask, subtests):
 
 
 def check_copy(mask, grows, duplicate):
-    make, held, after, old, new = case(mask, grows)
+    make, stored, after, old, new = case(mask, grows)
     for changes in range(3):  # torch counts those of a tensor, and the count of its copy may come to the same
         if changes:
-            for tensor in held:
+            for tensor in stored:
                 tensor.add_(0) if tensor.dtype != torch.bool else tensor.logical_or_(tensor)
-        rule = make(*held)
+        rule = make(*stored)
         check(rule, old)
         copied = duplicate(rule)
         for tensor, other in zip(tensors_in(copied), after, strict=True):
@@ -180,13 +180,13 @@ def check_raised(which, change, by, kernel, used):
         torch.testing.assert_close(measured(), grouped(P, *groups))
     change(groups[which][-50:], groups[which][-50:] + by)
     try:
-        found, refusal = measured(), ""
+        actual, refusal = measured(), ""
     except (InvalidArgument, StaleView) as error:
-        found, refusal = None, str(error)
-    if found is None:
+        actual, refusal = None, str(error)
+    if actual is None:
         assert "group_pool" in refusal
     else:
-        torch.testing.assert_close(found, grouped(P, *groups))
+        torch.testing.assert_close(actual, grouped(P, *groups))
 
 
 @pytest.mark.parametrize("seed", range(3))

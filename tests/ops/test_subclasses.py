@@ -82,8 +82,8 @@ def test_a_subclass_of_a_mask_with_its_own_allowed_gets_its_own_weights(place, w
     for change, name in cases:
         with subtests.test(change=change, mask=name):
             mask, cells = MASK_PLACES[place](changed(MASKS[name], change, way), CHANGES[change](seen(name), QUERY, KEY))
-            served = check(cells, mask=mask)
-            assert {"blockwise", "reference"} | ({"sparse"} if place == "on a graph" else set()) <= set(served)
+            kernel_names = check(cells, mask=mask)
+            assert {"blockwise", "reference"} | ({"sparse"} if place == "on a graph" else set()) <= set(kernel_names)
 
 
 @pytest.mark.parametrize(
@@ -229,18 +229,18 @@ def check_measure(name, way):
     def squares(self, answer, block):
         return block.weights.square().sum(-2 if self.axis == "keys" else -1)
 
-    output, weights, _, said = definition(*TENSORS, cells, OFFSET)
-    expected = [(tripled, [part * 3 for part in said[name]])]
+    output, weights, _, expected_measures = definition(*TENSORS, cells, OFFSET)
+    expected = [(tripled, [part * 3 for part in expected_measures[name]])]
     if measure.axis is not None:
         expected.append((squares, [weights.square().sum(-2 if measure.axis == "keys" else -1)]))
     for override, parts in expected:
-        asked = {"mine": subclass(measure, "compute", override, way)}
+        requested = {"mine": subclass(measure, "compute", override, way)}
         request = make_request(*TENSORS[:2], mask=GRAPH)
         for kernel in kernels(rows=5):
-            if any(kernel.unsupported_reasons(KernelInputs(TENSORS[2], request, asked))):
+            if any(kernel.unsupported_reasons(KernelInputs(TENSORS[2], request, requested))):
                 continue
-            att = attend(*TENSORS, mask=GRAPH, measure=asked, kernel=kernel)
+            att = attend(*TENSORS, mask=GRAPH, measure=requested, kernel=kernel)
             answer = att.measured["mine"]
             of_weights = answer[: len(parts)] if isinstance(answer, tuple) else (answer,)  # without topk's indices
-            found = answers(att.output, of_weights, TENSORS)
-            torch.testing.assert_close(found, answers(output, parts, TENSORS), rtol=1e-9, atol=1e-9)
+            actual = answers(att.output, of_weights, TENSORS)
+            torch.testing.assert_close(actual, answers(output, parts, TENSORS), rtol=1e-9, atol=1e-9)

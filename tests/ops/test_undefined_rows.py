@@ -81,7 +81,7 @@ def definition(query, key, value, bias, cells):
 
 def measures_of(n, m, kernel, other):
     of_query, of_key = torch.arange(n) // 3 - 1, torch.arange(m) // 4 - 1
-    made = {
+    requested = {
         "entropy": "entropy",
         "lse": "lse",
         "max": "max",
@@ -97,8 +97,8 @@ def measures_of(n, m, kernel, other):
         "groups": GroupPool(of_query, of_key),
     }
     if kernel != "sparse":
-        made |= {"blocks": BlockMean(5), "divergence": KLDivergence(other)}
-    return made, (of_query, of_key)
+        requested |= {"blocks": BlockMean(5), "divergence": KLDivergence(other)}
+    return requested, (of_query, of_key)
 
 
 def expected(P, bad, scores, Q, n, m, groups):
@@ -135,9 +135,9 @@ def expected(P, bad, scores, Q, n, m, groups):
     }
 
 
-def same(name, found, exact):
+def same(name, actual, exact):
     torch.testing.assert_close(
-        found.double(), exact, rtol=1e-5, atol=1e-5, equal_nan=True, msg=lambda text: f"{name}: {text}"
+        actual.double(), exact, rtol=1e-5, atol=1e-5, equal_nan=True, msg=lambda text: f"{name}: {text}"
     )
 
 
@@ -160,16 +160,16 @@ def check_results(kernel, mask, source, size):
         rule = graph if rule is None else graph & rule
     clean = query.nan_to_num(0.5, 0.5, 0.5), key.nan_to_num(0.5, 0.5, 0.5)
     other = weights(*clean)
-    made, groups = measures_of(n, m, kernel.name, other)
+    requested, groups = measures_of(n, m, kernel.name, other)
     score = ScaledDotProduct() + Bias(bias)
-    att = attend(query, key, value, mask=rule, score=score, measure=made, kernel=kernel)
+    att = attend(query, key, value, mask=rule, score=score, measure=requested, kernel=kernel)
     assert bad.any()
     same("output", att.output, torch.where(bad[..., None], nan, P.nan_to_num() @ value.double()))
     exact = expected(P, bad, scores, other.dense().double(), n, m, groups)
-    found = {name: result for name, result in att.measured.items() if not isinstance(result, tuple)}
-    found |= {"max.weight": att.measured["max"].weight, "max.score": att.measured["max"].score}
-    found["topk.values"] = att.measured["topk"].values
-    for name, result in found.items():
+    actual = {name: result for name, result in att.measured.items() if not isinstance(result, tuple)}
+    actual |= {"max.weight": att.measured["max"].weight, "max.score": att.measured["max"].score}
+    actual["topk.values"] = att.measured["topk"].values
+    for name, result in actual.items():
         same(name, result, exact[name])
     indices = att.measured["topk"].indices
     assert torch.equal(indices == -1, bad[..., None] | (torch.arange(3) >= visible.sum(-1, keepdim=True)))
@@ -189,8 +189,8 @@ def test_modified_scores(kernel, wrap):
     graph = Neighbours(*torch.ones(9, 12).nonzero().T) & Causal()
     score = wrap(ScaledDotProduct() + Bias(bias.nan_to_num(nan, neginf=0.0)))
     rule = graph if kernel.name == "sparse" else Causal()
-    made = ["entropy", "lse", "max", "received"]
-    measured = attend(query, key, value, mask=rule, score=score, measure=made, kernel=kernel).measured
+    requested = ["entropy", "lse", "max", "received"]
+    measured = attend(query, key, value, mask=rule, score=score, measure=requested, kernel=kernel).measured
     row = (torch.arange(9) == 4).expand(2, 2, 9)
     for name in ("entropy", "lse"):
         assert torch.equal(measured[name].isnan(), row)
@@ -243,8 +243,8 @@ def check_rows_left_out(kernel, n, measure):
 
     keep = torch.arange(n) % 4 == 0
     exact = gradients(keep, torch.float64, Reference())
-    for found, truth in zip(gradients(None, torch.float32, kernel), exact, strict=True):
-        torch.testing.assert_close(found.double(), truth, rtol=1e-4, atol=1e-5)
+    for actual, truth in zip(gradients(None, torch.float32, kernel), exact, strict=True):
+        torch.testing.assert_close(actual.double(), truth, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kernel", ["reference", "blockwise", "native"])
@@ -252,8 +252,8 @@ def test_an_infinite_divergence_in_the_loss_gives_nan_gradients(kernel):
     query, key = torch.randn(2, 1, 1, 6, 4).unbind()
     leaf = query.requires_grad_()
     divergence = KLDivergence(weights(query.detach(), key, mask=DenseMask(torch.arange(6) != 2)))
-    found = attend(leaf, key, key, measure=divergence, kernel=kernel).measured["kl_divergence"]
-    assert found.isinf().all()
-    (gradient,) = torch.autograd.grad(found[0, 0, 3], leaf)
+    actual = attend(leaf, key, key, measure=divergence, kernel=kernel).measured["kl_divergence"]
+    assert actual.isinf().all()
+    (gradient,) = torch.autograd.grad(actual[0, 0, 3], leaf)
     assert gradient[0, 0, 3].isnan().all()
     assert (gradient[0, 0, [0, 1, 2, 4, 5]] == 0).all()

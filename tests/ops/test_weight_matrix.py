@@ -211,10 +211,10 @@ def check_ranges_of_keys(mask, rows):
     part = W.at(queries=rows)
     strongest = part.measure("max")["max"]
     for start, stop in ((0, K), (0, 1), (2, 5), (K - 1, K)):
-        found = part.request.scores_of_keys(KeyRange(start, stop))
-        torch.testing.assert_close(found, scores[..., start:stop], rtol=0, atol=1e-14)
+        actual = part.request.scores_of_keys(KeyRange(start, stop))
+        torch.testing.assert_close(actual, scores[..., start:stop], rtol=0, atol=1e-14)
         exact = scores.softmax(-1).nan_to_num(0.0)[..., start:stop]
-        torch.testing.assert_close(strongest.weights_of(found), exact, rtol=0, atol=1e-14)
+        torch.testing.assert_close(strongest.weights_of(actual), exact, rtol=0, atol=1e-14)
 
 
 def test_columns_of_large_scores_lose_no_digits():

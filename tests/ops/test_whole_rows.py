@@ -114,8 +114,8 @@ def by_definition(P):
 def tensors():
     random = torch.Generator().manual_seed(0)
     sizes = (HEADS, QUERIES), (1, KEYS), (1, KEYS)
-    made = (torch.randn(BATCH, *size, 4, generator=random, dtype=torch.float64) for size in sizes)
-    return [tensor.requires_grad_() for tensor in made]
+    draws = (torch.randn(BATCH, *size, 4, generator=random, dtype=torch.float64) for size in sizes)
+    return [tensor.requires_grad_() for tensor in draws]
 
 
 def loss(answers):
@@ -152,11 +152,11 @@ def test_a_measure_that_counts_keys_counts_all_of_them(kernel, subtests):
 
 def check_measures(mask, kernel):
     query, key, value = tensors()
-    found = attend(query, key, value, mask=RULES[mask], measure=OWN, kernel=kernel).measured
-    answers, right = truth(mask)
+    actual = attend(query, key, value, mask=RULES[mask], measure=OWN, kernel=kernel).measured
+    answers, expected = truth(mask)
     for name, answer in answers.items():
-        torch.testing.assert_close(found[name], answer, rtol=1e-9, atol=1e-9, msg=lambda text, n=name: f"{n}: {text}")
-    for ours, other in zip(torch.autograd.grad(loss(found), (query, key)), right, strict=True):
+        torch.testing.assert_close(actual[name], answer, rtol=1e-9, atol=1e-9, msg=lambda text, n=name: f"{n}: {text}")
+    for ours, other in zip(torch.autograd.grad(loss(actual), (query, key)), expected, strict=True):
         torch.testing.assert_close(ours, other, rtol=1e-8, atol=1e-8)
 
 
@@ -197,8 +197,8 @@ def test_some_rows_of_a_view_are_whole_too(mask):
     own = {name: OWN[name] for name in ("gini", "mean", "spread", "count", "evenness")}
     for part in (W, W.at(batch=1, heads=[1], queries=[7, 290, 3]), W.at(queries=slice(140, 160)), W.detach()):
         answers = by_definition(part.dense())
-        for name, found in part.measure(own).items():
-            torch.testing.assert_close(found, answers[name], rtol=1e-9, atol=1e-9)
+        for name, actual in part.measure(own).items():
+            torch.testing.assert_close(actual, answers[name], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("sees_all_keys", [True, False])

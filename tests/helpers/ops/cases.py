@@ -55,7 +55,7 @@ from regard.ops.tree import subtrees
 
 CPU_KERNELS = tuple(kernel for kernel in KERNELS if kernel.devices is None or "cpu" in kernel.devices)
 
-Plain = dict[str, Any]
+Parameters = dict[str, Any]
 """What a case is made of: tensors and numbers by name."""
 Tensors = dict[str, Tensor]
 
@@ -104,19 +104,19 @@ class Cosine(Score):
 
     def __call__(self, query: Tensor, key: Tensor, scale: float, tile: Tile) -> Tensor:
         query, key = (x / (x.square().sum(-1, keepdim=True) + 1e-3).sqrt() for x in (query, key))
-        found = (query[..., None, :] @ key.mT)[..., 0, :] if key.ndim == 5 else query @ key.mT
-        return found * self.temperature[tile.heads].to(query.dtype)[:, None, None]
+        cosine = (query[..., None, :] @ key.mT)[..., 0, :] if key.ndim == 5 else query @ key.mT
+        return cosine * self.temperature[tile.heads].to(query.dtype)[:, None, None]
 
 
 @dataclass(frozen=True)
 class MaskCase:
     """A mask."""
 
-    rule: Callable[[Plain], Any]
+    rule: Callable[[Parameters], Any]
     """The library's, or what becomes one."""
-    visible: Callable[[Plain, d.Grid], Tensor]
+    visible: Callable[[Parameters, d.Grid], Tensor]
     """The definition: a bool that broadcasts to (batch, heads, queries, keys)."""
-    plain: Callable[[int, int, int, int], Plain] = lambda batch, heads, queries, keys: {}
+    parameters: Callable[[int, int, int, int], Parameters] = lambda batch, heads, queries, keys: {}
     """From batch, heads, queries and keys."""
 
 
@@ -144,7 +144,7 @@ def _edges(queries: int, keys: int) -> Tensor:
     return torch.cat((edges, edges[:, : queries // 2]), 1)
 
 
-def _ranges(batch: int, heads: int, queries: int, keys: int, count: int) -> Plain:
+def _ranges(batch: int, heads: int, queries: int, keys: int, count: int) -> Parameters:
     starts, stops = _numbers(keys + 1, 2, batch, heads, queries, count, seed=9)
     return {"starts": starts, "stops": stops}
 
@@ -204,9 +204,7 @@ MASKS: dict[str, MaskCase] = {
     "no edges": MaskCase(
         lambda p: Neighbours(*torch.zeros(2, 0, dtype=torch.int64)), lambda p, at: torch.zeros(1, dtype=torch.bool)
     ),
-    "function": MaskCase(
-        lambda p: alternate, lambda p, at: (at.sequence + at.head + at.query + at.key).remainder(2) == 0
-    ),
+    "function": MaskCase(lambda p: alternate, lambda p, at: (at.batch + at.head + at.query + at.key).remainder(2) == 0),
     "and": MaskCase(
         lambda p: Causal() & Padding(p["lengths"]) & Window(6, None),
         lambda p, at: d.causal(at) & d.shorter(at, p["lengths"]) & d.window(at, 6, None),
@@ -277,15 +275,15 @@ def _random(*shape: int, seed: int = 3) -> Tensor:
 
 SCORES: dict[str, Case] = {
     "scaled_dot": Case(lambda t: None, lambda t, q, k, x, s: d.dot(q, k, s)),
-    "general": Case(
+    "bilinear": Case(
         lambda t: Bilinear(t["w"]),
-        lambda t, q, k, x, s: d.general(q, k, t["w"], s),
+        lambda t, q, k, x, s: d.bilinear(q, k, t["w"], s),
         lambda h, n, m, dim: {"w": _random(dim, dim) / dim},
         scaled=False,
     ),
-    "general of heads": Case(
+    "bilinear of heads": Case(
         lambda t: Bilinear(t["w"]),
-        lambda t, q, k, x, s: d.general(q, k, t["w"], s),
+        lambda t, q, k, x, s: d.bilinear(q, k, t["w"], s),
         lambda h, n, m, dim: {"w": _random(h, dim, dim) / dim},
         scaled=False,
     ),
@@ -323,14 +321,14 @@ SCORES: dict[str, Case] = {
         lambda t, q, k, x, s: d.dot(q, k, s) + d.alibi(t["m"], x),
         lambda h, n, m, dim: {"m": _random(h).abs() / 8},
     ),
-    "buckets": Case(
+    "t5_bias": Case(
         lambda t: ScaledDotProduct() + T5RelativeBias(t["t"], max_distance=20),
-        lambda t, q, k, x, s: d.dot(q, k, s) + d.buckets(t["t"], x, 20, True),
+        lambda t, q, k, x, s: d.dot(q, k, s) + d.t5_bias(t["t"], x, 20, True),
         lambda h, n, m, dim: {"t": _random(8, h)},
     ),
-    "buckets of the past": Case(
+    "t5_bias of the past": Case(
         lambda t: ScaledDotProduct() + T5RelativeBias(t["t"], bidirectional=False),
-        lambda t, q, k, x, s: d.dot(q, k, s) + d.buckets(t["t"], x, 128, False),
+        lambda t, q, k, x, s: d.dot(q, k, s) + d.t5_bias(t["t"], x, 128, False),
         lambda h, n, m, dim: {"t": _random(6, h)},
     ),
     "relative": Case(
@@ -364,7 +362,7 @@ SCORES: dict[str, Case] = {
 
 def mask(name: str, batch: int, heads: int, queries: int, keys: int) -> Any:
     """The library's mask, or what becomes one, for a matrix of this shape."""
-    return MASKS[name].rule(MASKS[name].plain(batch, heads, queries, keys))
+    return MASKS[name].rule(MASKS[name].parameters(batch, heads, queries, keys))
 
 
 def masks(batch: int, heads: int, queries: int, keys: int) -> dict[str, Any]:
@@ -407,7 +405,7 @@ def masks_of(kernel: Kernel) -> list[str]:
 def allowed(name: str, batch: int, heads: int, queries: int, keys: int, offset: int) -> Tensor:
     """The definition of the same masks, cell by cell, (batch, heads, queries, keys)."""
     case, shape = MASKS[name], (batch, heads, queries, keys)
-    return case.visible(case.plain(*shape), d.grid(*shape, offset)).expand(shape)
+    return case.visible(case.parameters(*shape), d.grid(*shape, offset)).expand(shape)
 
 
 def measures(queries: int, keys: int) -> dict[str, Measure]:

@@ -20,7 +20,7 @@ ADDED_ONE_BY_ONE = {"received of some": 3, "group_pool": 4}
 class Grid(NamedTuple):
     """The indices of all cells of a matrix; they broadcast to (batch, heads, queries, keys)."""
 
-    sequence: Tensor
+    batch: Tensor
     head: Tensor
     query: Tensor
     position: Tensor
@@ -30,9 +30,9 @@ class Grid(NamedTuple):
 
 def grid(batch: int, heads: int, queries: int, keys: int, offset: int) -> Grid:
     """The indices of a matrix of this shape."""
-    sequence, head, query, key = (torch.arange(size) for size in (batch, heads, queries, keys))
+    batch_index, head, query, key = (torch.arange(size) for size in (batch, heads, queries, keys))
     query = query[:, None]
-    return Grid(sequence[:, None, None, None], head[:, None, None], query, query + offset, key)
+    return Grid(batch_index[:, None, None, None], head[:, None, None], query, query + offset, key)
 
 
 # Masks: which cells are visible.
@@ -66,10 +66,10 @@ def at_position(at: Grid, ids: Tensor) -> Tensor:
 
 def linked(at: Grid, edges: Tensor) -> Tensor:
     """Cells with an edge, in any order and however often it is given; edges (2, edges)."""
-    found = torch.zeros(len(at.query), len(at.key), dtype=torch.bool)
+    is_edge = torch.zeros(len(at.query), len(at.key), dtype=torch.bool)
     for query, key in edges.T.tolist():
-        found[query, key] = True
-    return found
+        is_edge[query, key] = True
+    return is_edge
 
 
 def in_ranges(at: Grid, starts: Tensor, stops: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ def dot(query: Tensor, key: Tensor, scale: float) -> Tensor:
     return torch.einsum("bhqd,bhkd->bhqk", query, key) * scale
 
 
-def general(query: Tensor, key: Tensor, weight: Tensor, scale: float) -> Tensor:
+def bilinear(query: Tensor, key: Tensor, weight: Tensor, scale: float) -> Tensor:
     """The weight is (head_dim, head_dim), of each head if it has three axes."""
     weight = weight.expand(query.shape[1], -1, -1)
     return torch.einsum("bhqd,hde,bhke->bhqk", query, weight, key) * scale
@@ -105,7 +105,7 @@ def alibi(slopes: Tensor, distance: Tensor) -> Tensor:
     return -slopes[:, None, None] * distance.abs()
 
 
-def bucket(distance: int, count: int, farthest: int, bidirectional: bool) -> int:
+def t5_bucket(distance: int, count: int, farthest: int, bidirectional: bool) -> int:
     """The number of a distance's bucket in T5."""
     first = 0
     if bidirectional:
@@ -120,10 +120,10 @@ def bucket(distance: int, count: int, farthest: int, bidirectional: bool) -> int
     return first + min(exact + int(log(distance / exact) / log(farthest / exact) * (count - exact)), count - 1)
 
 
-def buckets(table: Tensor, distance: Tensor, farthest: int, bidirectional: bool) -> Tensor:
+def t5_bias(table: Tensor, distance: Tensor, farthest: int, bidirectional: bool) -> Tensor:
     """The table is (buckets, heads)."""
     lowest, highest = int(distance.min()), int(distance.max())
-    numbers = [bucket(d, len(table), farthest, bidirectional) for d in range(lowest, highest + 1)]
+    numbers = [t5_bucket(d, len(table), farthest, bidirectional) for d in range(lowest, highest + 1)]
     return table[torch.tensor(numbers)[distance - lowest]].permute(2, 0, 1)
 
 

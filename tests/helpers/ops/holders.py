@@ -21,57 +21,57 @@ class Scaled(Score):
     """The dot product times a number for each head; a subclass decides where the numbers are kept."""
 
     def __call__(self, query, key, scale, tile):
-        return query @ key.mT * scale * self.held()[tile.heads, None, None]
+        return query @ key.mT * scale * self.stored()[tile.heads, None, None]
 
 
 class Squares(Measure):
     """The sum of the squared weights times a number for each head."""
 
     def compute(self, block):
-        return block.weights.square().sum(-1) * self.held()[block.tile.heads, None]
+        return block.weights.square().sum(-1) * self.stored()[block.tile.heads, None]
 
 
 class Below(Mask):
     """The keys below a number for each head."""
 
     def allowed(self, tile):
-        return tile.kv_idx < self.held()[tile.heads, None, None]
+        return tile.kv_idx < self.stored()[tile.heads, None, None]
 
 
 @dataclass
 class Parcel:
     """A dataclass that is not a rule."""
 
-    thing: Any
+    content: Any
 
 
 class Named(NamedTuple):
     name: str
-    thing: Any
+    content: Any
 
 
-def itself(thing):
-    return thing
+def itself(content):
+    return content
 
 
-def in_field(base, thing, find=itself):
+def in_field(base, content, find=itself):
     @dataclass(frozen=True, eq=False)
     class Holder(base):
-        thing: Any
+        content: Any
 
-        def held(self):
-            return find(self.thing)
+        def stored(self):
+            return find(self.content)
 
-    return Holder(thing)
+    return Holder(content)
 
 
-def in_attribute(base, thing, find=itself):
+def in_attribute(base, content, find=itself):
     class Holder(base):
         def __init__(self):
-            self.thing = thing
+            self.content = content
 
-        def held(self):
-            return find(self.thing)
+        def stored(self):
+            return find(self.content)
 
     return Holder()
 
@@ -82,31 +82,31 @@ def in_attribute_of_a_dataclass(base, tensor):
         name: str = "rule"
 
         def __post_init__(self):
-            object.__setattr__(self, "thing", tensor)
+            object.__setattr__(self, "content", tensor)
 
-        def held(self):
-            return self.thing
+        def stored(self):
+            return self.content
 
     return Holder()
 
 
 def in_slot(base, tensor):
-    holder = type("Holder", (base,), {"__slots__": ("thing",), "held": lambda self: self.thing})()
-    holder.thing = tensor
+    holder = type("Holder", (base,), {"__slots__": ("content",), "stored": lambda self: self.content})()
+    holder.content = tensor
     return holder
 
 
 def in_class(base, tensor):
-    return type("Holder", (base,), {"thing": tensor, "held": lambda self: self.thing})()
+    return type("Holder", (base,), {"content": tensor, "stored": lambda self: self.content})()
 
 
 def in_scope(base, tensor):
-    return type("Holder", (base,), {"held": lambda self: tensor})()
+    return type("Holder", (base,), {"stored": lambda self: tensor})()
 
 
 def in_global(base, tensor):
     OUTSIDE["tensor"] = tensor
-    return type("Holder", (base,), {"held": lambda self: OUTSIDE["tensor"]})()
+    return type("Holder", (base,), {"stored": lambda self: OUTSIDE["tensor"]})()
 
 
 def in_cycle(base, tensor):
@@ -117,7 +117,7 @@ def in_cycle(base, tensor):
 
 def _module(tensor):
     module = nn.Module()
-    module.thing = tensor
+    module.content = tensor
     return module
 
 
@@ -132,27 +132,27 @@ def _ways(kinds):
 
 SUPPORTED = _ways({
     "tensor": (lambda base, tensor: tensor, itself),
-    "list": (lambda base, tensor: [tensor], lambda thing: thing[0]),
-    "tuple": (lambda base, tensor: (None, tensor), lambda thing: thing[1]),
-    "named tuple": (lambda base, tensor: Named("tensor", tensor), lambda thing: thing.thing),
-    "dict": (lambda base, tensor: {"tensor": tensor}, lambda thing: thing["tensor"]),
-    "containers": (lambda base, tensor: {"a": [(1, {"b": tensor})]}, lambda thing: thing["a"][0][1]["b"]),
-    "dataclass": (lambda base, tensor: Parcel(tensor), lambda thing: thing.thing),
-    "list of dataclasses": (lambda base, tensor: [Parcel([tensor])], lambda thing: thing[0].thing[0]),
-    "rule with an attribute": (in_attribute, lambda thing: thing.held()),
+    "list": (lambda base, tensor: [tensor], lambda content: content[0]),
+    "tuple": (lambda base, tensor: (None, tensor), lambda content: content[1]),
+    "named tuple": (lambda base, tensor: Named("tensor", tensor), lambda content: content.content),
+    "dict": (lambda base, tensor: {"tensor": tensor}, lambda content: content["tensor"]),
+    "containers": (lambda base, tensor: {"a": [(1, {"b": tensor})]}, lambda content: content["a"][0][1]["b"]),
+    "dataclass": (lambda base, tensor: Parcel(tensor), lambda content: content.content),
+    "list of dataclasses": (lambda base, tensor: [Parcel([tensor])], lambda content: content[0].content[0]),
+    "rule with an attribute": (in_attribute, lambda content: content.stored()),
     "dict of rules with fields": (
         lambda base, tensor: {"rule": in_field(base, tensor)},
-        lambda thing: thing["rule"].held(),
+        lambda content: content["rule"].stored(),
     ),
 })  # fmt: skip
 """Where a tensor must get its gradient: functions of a base class and the tensor."""
 
 OTHERS = _ways({
-    "namespace": (lambda base, tensor: SimpleNamespace(thing=tensor), lambda thing: thing.thing),
-    "module": (lambda base, tensor: _module(tensor), lambda thing: thing.thing),
-    "closure": (lambda base, tensor: lambda: tensor, lambda thing: thing()),
-    "partial": (lambda base, tensor: partial(torch.mul, tensor), lambda thing: thing(1)),
-    "rule with a scope": (in_scope, lambda thing: thing.held()),
+    "namespace": (lambda base, tensor: SimpleNamespace(content=tensor), lambda content: content.content),
+    "module": (lambda base, tensor: _module(tensor), lambda content: content.content),
+    "closure": (lambda base, tensor: lambda: tensor, lambda content: content()),
+    "partial": (lambda base, tensor: partial(torch.mul, tensor), lambda content: content(1)),
+    "rule with a scope": (in_scope, lambda content: content.stored()),
 }) | {
     "attribute of a dataclass": in_attribute_of_a_dataclass,
     "slot": in_slot,

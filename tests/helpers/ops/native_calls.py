@@ -180,22 +180,22 @@ def run(
     ]
     of = num_heads, queries, keys
     rule = RELATIVE[score](place, num_heads, head_dim) if score in RELATIVE else SCORES[score](place, *of)
-    asked = MEASURES[measures](place, *of, head_dim)
+    requested = MEASURES[measures](place, *of, head_dim)
     if measures == "of cells":  # placed with three more in front
-        pool: Any = asked["groups"]
-        asked["groups"] = GroupPool(pool.query_groups[3:], pool.key_groups[3:])
-        own: Any = asked["own groups"]
-        asked["own groups"] = GroupPool(own.query_groups[:, 6:], own.key_groups[:, 6:])
+        pool: Any = requested["groups"]
+        requested["groups"] = GroupPool(pool.query_groups[3:], pool.key_groups[3:])
+        own: Any = requested["own groups"]
+        requested["own groups"] = GroupPool(own.query_groups[:, 6:], own.key_groups[:, 6:])
     if not dropout:  # with it, all gradients must be those of the kernel
         rule = map_float_tensors(rule, Tensor.requires_grad_)
-        asked = map_float_tensors(asked, Tensor.requires_grad_) if measures == "of keys" else asked
-    leaves = [*inputs, *(x for x in (*tensors_in(rule), *tensors_in(asked)) if x.requires_grad)]
-    att = attend(*inputs, mask=MASKS[mask](place, *of), score=rule, measure=asked, dropout=dropout, kernel="native")
+        requested = map_float_tensors(requested, Tensor.requires_grad_) if measures == "of keys" else requested
+    leaves = [*inputs, *(x for x in (*tensors_in(rule), *tensors_in(requested)) if x.requires_grad)]
+    att = attend(*inputs, mask=MASKS[mask](place, *of), score=rule, measure=requested, dropout=dropout, kernel="native")
     parts = [part for x in att.measured.values() for part in (x if isinstance(x, tuple) else (x,))]
     results = [att.output, *(part for part in parts if part.is_floating_point())]
-    given = [place(torch.linspace(-1, 1, x.numel()).view(x.shape).to(x.dtype)) for x in results]
+    output_gradients = [place(torch.linspace(-1, 1, x.numel()).view(x.shape).to(x.dtype)) for x in results]
     finite = [torch.where(part.isfinite(), part, 0.0) for part in results]
-    return [*results, *torch.autograd.grad(finite, leaves, given, allow_unused=True, materialize_grads=True)]
+    return [*results, *torch.autograd.grad(finite, leaves, output_gradients, allow_unused=True, materialize_grads=True)]
 
 
 def _laid_out(place: Place, layout: str, dtype: torch.dtype, *shape: int) -> Tensor:
@@ -210,9 +210,9 @@ def run_linear(place: Place, rows: int, features: tuple[int, int], dtype: torch.
     x, weight, bias = (
         place(torch.randn(shape).to(dtype)) for shape in ((rows, features[0]), features[::-1], features[1:])
     )
-    found = library()
-    assert isinstance(found, Library)
-    return [found.linear(x, weight, bias), found.linear(x, weight, None)]
+    native = library()
+    assert isinstance(native, Library)
+    return [native.linear(x, weight, bias), native.linear(x, weight, None)]
 
 
 def sample(rounds: int = 1) -> list[tuple[Any, ...]]:
@@ -267,11 +267,11 @@ def run_guarded(case: tuple[Any, ...]) -> None:
         for owner, name, _ in allocators:
             setattr(owner, name, of_tensor if owner is Tensor else of_shape)
         try:
-            found = call(lambda tensor, at_end=at_end: guarded(tensor, at_end), *arguments)
+            actual = call(lambda tensor, at_end=at_end: guarded(tensor, at_end), *arguments)
         finally:
             for owner, name, original in allocators:
                 setattr(owner, name, original)
-        for ours, theirs in zip(found, expected, strict=True):
+        for ours, theirs in zip(actual, expected, strict=True):
             assert torch.equal(ours.nan_to_num(7.0), theirs.nan_to_num(7.0)), case
         _kept.clear()
 

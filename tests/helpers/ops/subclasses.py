@@ -52,19 +52,19 @@ def subclass(rule, method, override, way="in a subclass", **stored):
 
     own = {method: overridden}
     if way == "in a mixin":
-        made = type("Mine", (type("Mixin", (), own), kind), {})
+        cls = type("Mine", (type("Mixin", (), own), kind), {})
     elif way == "in a mixin that is a rule":
-        made = type("Mine", (type("Mixin", (BASES[method],), own), kind), {})
+        cls = type("Mine", (type("Mixin", (BASES[method],), own), kind), {})
     elif way == "in a subclass of one with hints":
         hints = {hint: getattr_static(kind, hint) for hint in HINTS[method]}
-        made = type("Mine", (type("Hinted", (kind,), hints),), own)
+        cls = type("Mine", (type("Hinted", (kind,), hints),), own)
     else:
-        made = type("Mine", (kind,), own)
+        cls = type("Mine", (kind,), own)
     if way == "in a parent of the subclass":
-        made = type("Mine", (made,), {})
+        cls = type("Mine", (cls,), {})
     if stored:
-        made = make_dataclass("Mine", stored, bases=(made,), kw_only=True, eq=False)
-    mine = object.__new__(made)
+        cls = make_dataclass("Mine", stored, bases=(cls,), kw_only=True, eq=False)
+    mine = object.__new__(cls)
     vars(mine).update(vars(rule) | stored)
     return mine
 
@@ -79,19 +79,19 @@ def answers(output, measured, leaves):
 
 def check(cells, formula=None, sinks=None, leaves=(), **rules):
     """Compare every kernel that serves the call with the definition; return the names of these kernels."""
-    leaves, served = [*TENSORS, *leaves], []
-    output, _, _, said = definition(*TENSORS, cells, OFFSET, formula, sinks)
+    leaves, kernel_names = [*TENSORS, *leaves], []
+    output, _, _, expected_measures = definition(*TENSORS, cells, OFFSET, formula, sinks)
     expected = {
-        asked: answers(output, [said[name][0] for name in asked], leaves)
-        for asked in ((), ("entropy", "received", "mean_distance"))
+        requested: answers(output, [expected_measures[name][0] for name in requested], leaves)
+        for requested in ((), ("entropy", "received", "mean_distance"))
     }
     for kernel in kernels(rows=5):
-        asked = () if kernel.measures == frozenset() else ("entropy", "received", "mean_distance")
-        job = KernelInputs(TENSORS[2], make_request(*TENSORS[:2], **rules), as_measures(asked))
+        requested = () if kernel.measures == frozenset() else ("entropy", "received", "mean_distance")
+        job = KernelInputs(TENSORS[2], make_request(*TENSORS[:2], **rules), as_measures(requested))
         if not any(kernel.unsupported_reasons(job)):
-            att = attend(*TENSORS, **rules, measure=asked, kernel=kernel)
-            found = answers(att.output, att.measured.values(), leaves)
-            for mine, truth in zip(found, expected[asked], strict=True):
+            att = attend(*TENSORS, **rules, measure=requested, kernel=kernel)
+            actual = answers(att.output, att.measured.values(), leaves)
+            for mine, truth in zip(actual, expected[requested], strict=True):
                 torch.testing.assert_close(mine, truth, rtol=1e-9, atol=1e-9, msg=f"{kernel.name}: {{}}".format)
-            served.append(kernel.name)
-    return served
+            kernel_names.append(kernel.name)
+    return kernel_names

@@ -405,12 +405,12 @@ def test_only_autograd_holds_the_tensors_for_the_backward_pass():
 
     with torch.autograd.graph.saved_tensors_hooks(pack, offloaded.__getitem__):
         inner = query * 1.0
-        held = weakref.ref(inner)
+        stored = weakref.ref(inner)
         att = attend(inner, key, value, mask=Padding(torch.tensor([5, 4])), measure="entropy", kernel="blockwise")
         output, entropy = att.output, att.measured["entropy"]
         del att, inner
         gc.collect()
-    assert held() is None  # the hooks moved it elsewhere
+    assert stored() is None  # the hooks moved it elsewhere
     (output.sum() + entropy.sum()).backward()
     expected = query.detach().clone().requires_grad_()
     att = attend(expected, key, value, mask=Padding(torch.tensor([5, 4])), measure="entropy", kernel="reference")

@@ -19,7 +19,7 @@ from regard.ops.kernels.base import KernelInputs
 from regard.ops.request import make_request
 
 SHAPES = {  # batch, heads, kv_heads, queries, keys, head_dim, value_dim
-    "plain": (2, 4, 4, 33, 33, 8, 8),
+    "square": (2, 4, 4, 33, 33, 8, 8),
     "one query": (2, 4, 4, 1, 20, 8, 8),
     "one key": (1, 2, 2, 5, 1, 4, 4),
     "one of each": (1, 1, 1, 1, 1, 1, 1),
@@ -52,8 +52,8 @@ def leaves(shape, score, dtype, times=None):
     random = torch.Generator().manual_seed(1)
     # Not contiguous: the layout that projecting and splitting heads leaves behind.
     sizes = (queries, heads, head_dim), (keys, kv_heads, head_dim), (keys, kv_heads, value_dim)
-    made = (torch.randn(batch, *size, generator=random, dtype=torch.float64) for size in sizes)
-    query, key, value = (tensor.to(dtype).transpose(1, 2) for tensor in made)
+    draws = (torch.randn(batch, *size, generator=random, dtype=torch.float64) for size in sizes)
+    query, key, value = (tensor.to(dtype).transpose(1, 2) for tensor in draws)
     of_score = SCORES[score].tensors(heads, queries, keys, head_dim)
     of_score = {name: (tensor * (times or 1)).to(dtype) for name, tensor in of_score.items()}
     query = query * times if times and not of_score else query
@@ -100,10 +100,10 @@ def check(ours, dense, exact, dtype, terms, largest=0.0):
 
 def check_indices(indices, weights, scores):
     """As many different visible keys as there are, up to k, and −1 after them."""
-    visible, found = scores > -inf, indices >= 0
-    assert torch.equal(found, torch.arange(indices.shape[-1]) < visible.sum(-1, keepdim=True))
-    assert visible.gather(-1, indices.clamp(min=0))[found].all()
-    times = torch.zeros_like(weights).scatter_add_(-1, indices.clamp(min=0), found.to(weights.dtype))
+    visible, actual = scores > -inf, indices >= 0
+    assert torch.equal(actual, torch.arange(indices.shape[-1]) < visible.sum(-1, keepdim=True))
+    assert visible.gather(-1, indices.clamp(min=0))[actual].all()
+    times = torch.zeros_like(weights).scatter_add_(-1, indices.clamp(min=0), actual.to(weights.dtype))
     assert times.max() <= 1
 
 
@@ -143,7 +143,7 @@ def test_a_kernel_refuses_all_other_rules_and_dtypes(kernel, subtests):
     options += [(mask, "scaled_dot", dtype) for dtype in DTYPES if dtype not in kernel.dtypes]
     for mask, score, dtype in options:
         with subtests.test(mask=mask, score=score, dtype=dtype):
-            assert compare(kernel, "plain", mask, score, "default", "default", dtype)
+            assert compare(kernel, "square", mask, score, "default", "default", dtype)
 
 
 HUGE = [("and", score) for score in SCORES] + [(mask, "scaled_dot") for mask in MASKS]
@@ -161,7 +161,7 @@ HUGE_ON_GRAPHS = [("neighbours and", score) for score in SCORES] + [(mask, "scal
 def test_huge_scores_cost_no_more_than_their_own_last_digits(kernel, dtype, cases, subtests):
     for (rules,) in cases:
         with subtests.test(rules=rules):
-            compare(kernel, "plain", *rules, "default", "default", dtype, times=1e4)
+            compare(kernel, "square", *rules, "default", "default", dtype, times=1e4)
 
 
 SMALL_BLOCKS = next(kernel for kernel in kernels(rows=4, elements=64) if kernel.name == "blockwise")
@@ -196,12 +196,12 @@ def test_a_mask_whose_tensors_were_changed_allows_other_cells(subtests):
 
 
 def check_changed(mask, shape):
-    case, plain, at = MASKS[mask], MASKS[mask].plain(*shape), grid(*shape, offset=shape[3] - shape[2])
-    rule = case.rule(plain)
-    assert_cells(rule, case.visible(plain, at).expand(shape))
-    for tensor in filter(torch.is_tensor, plain.values()):
+    case, parameters, at = MASKS[mask], MASKS[mask].parameters(*shape), grid(*shape, offset=shape[3] - shape[2])
+    rule = case.rule(parameters)
+    assert_cells(rule, case.visible(parameters, at).expand(shape))
+    for tensor in filter(torch.is_tensor, parameters.values()):
         tensor.copy_(tensor.flip(tuple(range(tensor.ndim))))
-    assert_cells(rule, case.visible(plain, at).expand(shape))
+    assert_cells(rule, case.visible(parameters, at).expand(shape))
 
 
 def truth(shape, mask, score, offset, scale, dtype, times, names):
@@ -211,19 +211,19 @@ def truth(shape, mask, score, offset, scale, dtype, times, names):
     cells = allowed(mask, batch, heads, queries, keys, shift)
     answers, chosen = [], []
     for precision in (dtype, torch.float64):
-        given = leaves(shape, score, dtype, times)
-        given = {name: tensor.detach().to(precision).requires_grad_() for name, tensor in given.items()}
-        query, key, value, *_ = given.values()
+        inputs = leaves(shape, score, dtype, times)
+        inputs = {name: tensor.detach().to(precision).requires_grad_() for name, tensor in inputs.items()}
+        query, key, value, *_ = inputs.values()
         output, W, scores, measured = definition(
             query, key, value, cells, shift,
-            lambda query, key, distance, given=given: case.dense(given, query, key, distance, SCALES[scale]),
-            given.get("sinks"),
+            lambda query, key, distance, inputs=inputs: case.dense(inputs, query, key, distance, SCALES[scale]),
+            inputs.get("sinks"),
         )  # fmt: skip
-        results = with_gradients({"output": (output,)} | {name: measured[name] for name in names}, given)
+        results = with_gradients({"output": (output,)} | {name: measured[name] for name in names}, inputs)
         answers.append({name: tuple(part.detach() for part in parts) for name, parts in results.items()})
         chosen.append(W.detach().sort(-1, descending=True).indices[..., :3])
-    for found, indices in zip(answers, chosen, strict=True):
-        found |= {"topk": (*found["topk"], at_indices(W, indices))} if "topk" in names else {}
+    for actual, indices in zip(answers, chosen, strict=True):
+        actual |= {"topk": (*actual["topk"], at_indices(W, indices))} if "topk" in names else {}
     return *answers, W.detach(), scores.detach()
 
 
@@ -237,30 +237,30 @@ def largest_of(query, key, scores):
 def compare(kernel, shape, mask, score, offset, scale, dtype, times=None):
     """Compare what a kernel computes with the definition; or return the reasons why it refuses the call."""
     batch, heads, _, queries, keys, _, _ = SHAPES[shape]
-    given = leaves(shape, score, dtype, times)
-    query, key, value, *_ = given.values()
+    inputs = leaves(shape, score, dtype, times)
+    query, key, value, *_ = inputs.values()
     options = {
         "mask": cases.mask(mask, batch, heads, queries, keys),
-        "score": SCORES[score].rule(given),
+        "score": SCORES[score].rule(inputs),
         "offset": OFFSETS[offset],
         "scale": SCALES[scale],
     }
-    asked = {n: m for n, m in measures(queries, keys).items() if kernel.supports(type(m))}
-    reasons = list(kernel.unsupported_reasons(KernelInputs(value, make_request(query, key, **options), asked)))
+    requested = {n: m for n, m in measures(queries, keys).items() if kernel.supports(type(m))}
+    reasons = list(kernel.unsupported_reasons(KernelInputs(value, make_request(query, key, **options), requested)))
     if reasons:
         with pytest.raises(KernelNotSupported) as error:
-            attend(query, key, value, **options, measure=asked, kernel=kernel)
+            attend(query, key, value, **options, measure=requested, kernel=kernel)
         assert all(any(re.search(known, reason) for known in REFUSALS) for reason in reasons), reasons
         assert reasons[0] in str(error.value)
         return reasons
 
-    dense, exact, W, scores = truth(shape, mask, score, offset, scale, dtype, times, tuple(asked))
-    att = attend(query, key, value, **options, measure=asked, kernel=kernel)
+    dense, exact, W, scores = truth(shape, mask, score, offset, scale, dtype, times, tuple(requested))
+    att = attend(query, key, value, **options, measure=requested, kernel=kernel)
     assert att.output.dtype == dtype
     answers = {name: answer if isinstance(answer, tuple) else (answer,) for name, answer in att.measured.items()}
     indices = answers["topk"].indices if "topk" in answers else None
     answers |= {} if indices is None else {"topk": answers["topk"][:1]}
-    ours = with_gradients({"output": (att.output,)} | answers, given)
+    ours = with_gradients({"output": (att.output,)} | answers, inputs)
     if indices is not None:  # where two weights are nearly equal, rounding decides which key is chosen
         check_indices(indices, W, scores)
         ours["topk"] += (at_indices(W, indices),)

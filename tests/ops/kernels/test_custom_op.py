@@ -24,7 +24,7 @@ from regard.ops.tree import Encoder
 
 BATCH, HEADS, WIDTH = 2, 2, 4
 MASKS = masks(BATCH, HEADS, TOKENS, TOKENS)
-ASKED = {name: m for name, m in measures(TOKENS, TOKENS).items() if m.builtin}
+REQUESTED = {name: m for name, m in measures(TOKENS, TOKENS).items() if m.builtin}
 RULES = [(mask, "blockwise") for mask in MASKS if mask not in ("own", "function", "block mask")]
 RULES += [(mask, "sparse") for mask in ("neighbours", "neighbours and", "no edges")]
 KNOWN = [score for score in SCORES if score != "own"]
@@ -53,18 +53,18 @@ def arguments(query, key, value, measure=(), dropout=0.0, kernel="blockwise", **
     return *encoder.lists, text, kernel, torch.tensor(7), 0
 
 
-def check(given: tuple[Any, ...], needed: Sequence[bool], expand: bool = False, tests: tuple[str, ...] = ()) -> None:
+def check(inputs: tuple[Any, ...], needed: Sequence[bool], expand: bool = False, tests: tuple[str, ...] = ()) -> None:
     """Run torch's checks on the operator, and on its backward pass for the gradients that are needed."""
     with torch.no_grad():
-        answers = torch.ops.regard.attend(*given)
+        answers = torch.ops.regard.attend(*inputs)
     is_present = [answer.is_floating_point() for answer in answers]
     gradients = [torch.randn_like(answer) for answer in answers if answer.is_floating_point()]
     gradients = [x.mean().expand(x.shape) for x in gradients] if expand else gradients
-    backward = torch.ops.regard.attend_backward, (*given, [], gradients, is_present, list(needed))
+    backward = torch.ops.regard.attend_backward, (*inputs, [], gradients, is_present, list(needed))
     opcheck(*backward, test_utils=("test_faketensor", *tests))
-    for tensor, need in zip(given[0], needed, strict=True):
+    for tensor, need in zip(inputs[0], needed, strict=True):
         tensor.requires_grad_(tensor.requires_grad or need)
-    opcheck(torch.ops.regard.attend, given, test_utils=("test_faketensor", "test_autograd_registration", *tests))
+    opcheck(torch.ops.regard.attend, inputs, test_utils=("test_faketensor", "test_autograd_registration", *tests))
     opcheck(*backward, test_utils="test_autograd_registration")
 
 
@@ -89,9 +89,9 @@ def check_layouts(learned, query, key, value, dtype, kv_heads, dropout, expand):
     randn = partial(torch.randn, dtype=dtype)
     leaves = [LAYOUTS[query](4, randn), LAYOUTS[key](kv_heads, randn), LAYOUTS[value](kv_heads, randn), torch.rand(4)]
     score = ScaledDotProduct() + Alibi(leaves[3])
-    given = arguments(*leaves[:3], ["entropy", "received", TopK(3)], dropout, mask=Causal(), score=score)
-    needed = [any(tensor is leaves[number] for number in LEARNED[learned]) for tensor in given[0]]
-    check(given, needed, expand, ("test_schema",))
+    inputs = arguments(*leaves[:3], ["entropy", "received", TopK(3)], dropout, mask=Causal(), score=score)
+    needed = [any(tensor is leaves[number] for number in LEARNED[learned]) for tensor in inputs[0]]
+    check(inputs, needed, expand, ("test_schema",))
 
 
 PAIRS = [(*rule, score, i - j) for i, rule in enumerate(RULES) for j, score in enumerate(KNOWN)]
@@ -109,17 +109,17 @@ def test_fake_operators_match_real_ones_for_every_mask_and_score(score, cases, s
 
 def check_rules(mask, kernel, score):
     case = SCORES[score]
-    held = {name: tensor.float() for name, tensor in case.tensors(HEADS, TOKENS, TOKENS, WIDTH).items()}
+    stored = {name: tensor.float() for name, tensor in case.tensors(HEADS, TOKENS, TOKENS, WIDTH).items()}
     leaves = [LAYOUTS["transposed"](HEADS, torch.randn) for _ in range(3)]
-    asked = {name: m for name, m in ASKED.items() if (name, kernel) != ("block_mean", "sparse")}
-    given = arguments(*leaves, asked, kernel=kernel, mask=MASKS[mask], score=case.rule(held))
-    check(given, [tensor.is_floating_point() for tensor in given[0]])
+    requested = {name: m for name, m in REQUESTED.items() if (name, kernel) != ("block_mean", "sparse")}
+    inputs = arguments(*leaves, requested, kernel=kernel, mask=MASKS[mask], score=case.rule(stored))
+    check(inputs, [tensor.is_floating_point() for tensor in inputs[0]])
 
 
-@pytest.mark.parametrize("made", ["transposed", "expanded"])
-def test_both_operators_can_be_traced_ahead_of_time(made):
-    given = arguments(*(LAYOUTS[made](HEADS, torch.randn) for _ in range(3)), "entropy", mask=Causal())
-    check(given, [True] * 3, tests=("test_aot_dispatch_dynamic",))
+@pytest.mark.parametrize("layout", ["transposed", "expanded"])
+def test_both_operators_can_be_traced_ahead_of_time(layout):
+    inputs = arguments(*(LAYOUTS[layout](HEADS, torch.randn) for _ in range(3)), "entropy", mask=Causal())
+    check(inputs, [True] * 3, tests=("test_aot_dispatch_dynamic",))
 
 
 @pytest.mark.parametrize("shared", [(0, 0, 2), (0, 1, 0), (0, 1, 1), (0, 0, 0)])
@@ -131,8 +131,8 @@ def test_gradients_of_a_tensor_passed_twice_are_those_of_two_copies(shared, subt
 
 def check_shared(shared, needed):
     leaves = [LAYOUTS["transposed"](HEADS, torch.randn) for _ in range(3)]
-    tensors, *rest = given = arguments(*(leaves[number] for number in shared), mask=Causal())
+    tensors, *rest = inputs = arguments(*(leaves[number] for number in shared), mask=Causal())
     gradient = [], [torch.randn(BATCH, HEADS, TOKENS, WIDTH)], [True], needed
-    found = torch.ops.regard.attend_backward(tensors, *rest, *gradient)
-    torch.testing.assert_close(found, torch.ops.regard.attend_backward([x.clone() for x in tensors], *rest, *gradient))
-    check(given, needed, tests=("test_schema",))
+    actual = torch.ops.regard.attend_backward(tensors, *rest, *gradient)
+    torch.testing.assert_close(actual, torch.ops.regard.attend_backward([x.clone() for x in tensors], *rest, *gradient))
+    check(inputs, needed, tests=("test_schema",))

@@ -161,9 +161,9 @@ def test_masks_nested_deeper_than_the_native_kernel_remembers_are_computed():
     mask = Window(1, 1)
     for width in range(40):
         mask = Window(width % 5, 0) | (Window(0, 3) & mask)
-    found, truth = (
+    actual, truth = (
         attend(query, key, value, mask=mask, measure=["entropy", "received"], kernel=kernel)
         for kernel in (None, "reference")
     )
-    torch.testing.assert_close(found.output, truth.output)
-    torch.testing.assert_close(found.measured["received"], truth.measured["received"])
+    torch.testing.assert_close(actual.output, truth.output)
+    torch.testing.assert_close(actual.measured["received"], truth.measured["received"])

@@ -75,12 +75,12 @@ def test_a_random_call_is_the_definition(seed):
     exact_tensors = dict(zip(tensors, exact[3:], strict=True))
 
     builtin = measures(queries, keys)
-    asked = {name: builtin[name] for name in drawn["measures"]}
+    requested = {name: builtin[name] for name in drawn["measures"]}
     if isinstance(kernel, Native):
-        asked = {name: measure for name, measure in asked.items() if kernel.supports(type(measure))}
+        requested = {name: measure for name, measure in requested.items() if kernel.supports(type(measure))}
     rule = mask(drawn["mask"], batch, heads, queries, keys)
     cells = allowed(drawn["mask"], batch, heads, queries, keys, offset)
-    att = attend(*leaves, mask=rule, score=case.rule(tensors), measure=asked, offset=offset, kernel=kernel.name)
+    att = attend(*leaves, mask=rule, score=case.rule(tensors), measure=requested, offset=offset, kernel=kernel.name)
     output, _, _, measured = definition(
         *exact[:3],
         cells,
@@ -88,11 +88,11 @@ def test_a_random_call_is_the_definition(seed):
         lambda q, k, distance: case.dense(exact_tensors, q, k, distance),
         exact_tensors.get("sinks"),
     )
-    found = results(att.output, att.measured)
-    truth = results(output, {name: measured[name] for name in asked})
+    actual = results(att.output, att.measured)
+    truth = results(output, {name: measured[name] for name in requested})
     loss, exact_loss = [], []
     for name, theirs in truth.items():
-        ours, finite = found[name], theirs.isfinite()
+        ours, finite = actual[name], theirs.isfinite()
         assert torch.equal(ours.double()[~finite], theirs[~finite]), (drawn, name)
         largest = max(1.0, theirs[finite].abs().max().item()) if finite.any() else 1.0
         limit = max(3e-6 * ADDED_ONE_BY_ONE.get(name.split(" ")[0], 1), torch.finfo(ours.dtype).eps) * largest

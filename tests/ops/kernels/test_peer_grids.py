@@ -59,17 +59,17 @@ def compare(ours, theirs, tensors, dtype, gradients=True):
     results = []
     for function, to in ((ours, dtype), (theirs, torch.float64)):
         leaves = [tensor.to(to).requires_grad_(gradients) for tensor in tensors]
-        found = function(*leaves)
-        upstream = [torch.linspace(-1, 1, x.numel()).view(x.shape).to(dtype).to(x.dtype) for x in found]
-        finite = [torch.where(x.isfinite(), x, 0.0) for x in found]  # rows without keys have an lse of -inf
-        results.append([*found, *(torch.autograd.grad(finite, leaves, upstream) if gradients else ())])
-    for number, (found, exact) in enumerate(zip(*results, strict=True)):
+        actual = function(*leaves)
+        upstream = [torch.linspace(-1, 1, x.numel()).view(x.shape).to(dtype).to(x.dtype) for x in actual]
+        finite = [torch.where(x.isfinite(), x, 0.0) for x in actual]  # rows without keys have an lse of -inf
+        results.append([*actual, *(torch.autograd.grad(finite, leaves, upstream) if gradients else ())])
+    for number, (actual, exact) in enumerate(zip(*results, strict=True)):
         finite = exact.isfinite()
-        assert torch.equal(found.double()[~finite], exact[~finite])
-        error = torch.where(finite, found.double() - exact, 0.0).abs().max().item()
+        assert torch.equal(actual.double()[~finite], exact[~finite])
+        error = torch.where(finite, actual.double() - exact, 0.0).abs().max().item()
         largest = max(torch.where(finite, exact, 0.0).abs().max().item(), 1e-3)
         digits = 1e-12 if dtype == torch.float64 else 2e-5
-        assert error <= max(digits, torch.finfo(found.dtype).eps) * largest, (number, error, largest)
+        assert error <= max(digits, torch.finfo(actual.dtype).eps) * largest, (number, error, largest)
 
 
 @pytest.mark.parametrize("seed", range(COUNT))

@@ -56,9 +56,9 @@ def test_a_machine_that_does_not_tell_gets_the_default(tmp_path, monkeypatch, ca
 
 
 def test_what_a_virtual_machine_invents_is_bounded(monkeypatch):
-    for told, expected in ((1, cache_size.MIN_BYTES), (2**40, cache_size.MAX_BYTES)):
-        monkeypatch.setattr(cache_size, "linux_bytes", lambda told=told: told)
-        monkeypatch.setattr(cache_size, "macos_bytes", lambda told=told: told)
+    for size, expected in ((1, cache_size.MIN_BYTES), (2**40, cache_size.MAX_BYTES)):
+        monkeypatch.setattr(cache_size, "linux_bytes", lambda size=size: size)
+        monkeypatch.setattr(cache_size, "macos_bytes", lambda size=size: size)
         if sys.platform in ("linux", "darwin"):
             assert second_level_bytes.__wrapped__() == expected
 

@@ -138,6 +138,6 @@ def test_a_seed_decides_and_gradients_are_exact_whatever_the_shape_and_the_threa
     output = weights * kept / (1 - P) @ value
     entropy = -(weights * weights.log()).sum()
     exact = [output, *torch.autograd.grad([output, entropy], leaves, [upstream.double(), None])]
-    for found, truth in zip(once, exact, strict=True):
-        error, largest = (found.double() - truth).abs().max(), max(1.0, truth.abs().max())
+    for actual, truth in zip(once, exact, strict=True):
+        error, largest = (actual.double() - truth).abs().max(), max(1.0, truth.abs().max())
         assert error <= max(1e-5, 2 * torch.finfo(dtype).eps) * largest

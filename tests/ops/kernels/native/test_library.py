@@ -50,8 +50,8 @@ def test_each_instruction_set_is_right(level):
 @pytest.mark.skipif(sys.platform != "linux", reason="the compiler is called as on Linux")
 def test_the_tiles_of_amx_are_right_where_they_are_emulated(tmp_path):
     compiler = shutil.which("g++") or pytest.skip("there is no g++")
-    found = library()
-    if not isinstance(found, Library) or found.level not in ("avx512bf16", "amx"):
+    loaded = library()
+    if not isinstance(loaded, Library) or loaded.level not in ("avx512bf16", "amx"):
         pytest.skip("the processor has no products of bfloat16")
     folder, environment = copy_package(tmp_path)
     shutil.copytree(BUILT, folder)
@@ -177,23 +177,23 @@ def test_a_library_that_cannot_be_loaded_stops_nothing(tmp_path, fill, isa, reas
     fill(folder)
     if isa == "avx2" and not (BUILT / "avx2.so").exists():
         pytest.skip("there is one instruction set")
-    found = json.loads(run(CALL, environment | {"REGARD_ISA": isa}))
-    assert found["info"].startswith("not available: ")
-    assert reason in found["info"]
-    assert reason in found["refused"]
-    assert found["chosen"] == "blockwise"
-    assert found["right"]
+    actual = json.loads(run(CALL, environment | {"REGARD_ISA": isa}))
+    assert actual["info"].startswith("not available: ")
+    assert reason in actual["info"]
+    assert reason in actual["refused"]
+    assert actual["chosen"] == "blockwise"
+    assert actual["right"]
 
 
 def test_the_copy_of_the_package_works(tmp_path):
     folder, environment = copy_package(tmp_path)
     everything(folder)
-    found = json.loads(run(CALL, environment))
-    assert (found["info"], found["chosen"], found["refused"]) == (None, "native", "")
+    actual = json.loads(run(CALL, environment))
+    assert (actual["info"], actual["chosen"], actual["refused"]) == (None, "native", "")
 
 
 def test_a_lower_instruction_set_serves_on_request(tmp_path):
     folder, environment = copy_package(tmp_path)
     only_baseline(folder)
-    found = json.loads(run(CALL, environment | {"REGARD_ISA": "baseline"}))
-    assert (found["chosen"], found["right"]) == ("native", True)
+    actual = json.loads(run(CALL, environment | {"REGARD_ISA": "baseline"}))
+    assert (actual["chosen"], actual["right"]) == ("native", True)

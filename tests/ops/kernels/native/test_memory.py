@@ -56,26 +56,26 @@ def sanitized(tmp_path_factory) -> tuple[Path, dict[str, str]]:
     folder = tmp_path_factory.mktemp("sanitized")
     libraries, environment = copy_package(folder)
     libraries.mkdir()
-    found = library()
-    assert isinstance(found, Library)
+    loaded = library()
+    assert isinstance(loaded, Library)
     # A function that reads too far shows that the sanitizer would notice.
     overrun = folder / "overrun.cpp"
     overrun.write_text('extern "C" int overrun(int* x, int n) { return x[n]; }\n')
     sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     sources = [*map(str, sorted(SOURCES.glob("*.cpp"))), str(overrun)]
-    path = libraries / f"{found.level}.so"
-    flags = ["-std=c++17", "-g", "-O1", "-fPIC", "-shared", "-pthread", *sanitizers, *FLAGS[found.level]]
-    if found.level == "avx512bf16":  # a processor that can emulate AMX
+    path = libraries / f"{loaded.level}.so"
+    flags = ["-std=c++17", "-g", "-O1", "-fPIC", "-shared", "-pthread", *sanitizers, *FLAGS[loaded.level]]
+    if loaded.level == "avx512bf16":  # a processor that can emulate AMX
         flags.append("-DREGARD_EMULATE_AMX")
     built = run(compiler, *flags, *sources, "-o", str(path))
     if built.returncode and "cannot find" in built.stderr:
         pytest.skip("the compiler has no sanitizers")
     assert built.returncode == 0, built.stderr
-    if found.level != "baseline":  # the library that says what the processor has
+    if loaded.level != "baseline":  # the library that says what the processor has
         shutil.copy(path, libraries / "baseline.so")
     runtime = run(compiler, "-print-file-name=libasan.so").stdout.strip()
     options = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1", "LD_PRELOAD": runtime}
-    return path, environment | options | {"REGARD_ISA": found.level}
+    return path, environment | options | {"REGARD_ISA": loaded.level}
 
 
 def test_sanitizers_find_nothing(sanitized):

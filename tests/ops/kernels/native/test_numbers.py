@@ -143,21 +143,21 @@ def test_nan_and_infinity_reach_the_rows_that_may_attend_to_them(number, where):
     clean = run((query, key, value), mask=Window(20, 3))
     (query[:, :, 33] if where == "query" else key[:, :, 140])[..., 2] = number
     at_key = DenseMask(torch.arange(200) == 140)
-    found = run((query, key, value), mask=Window(20, 3))
+    actual = run((query, key, value), mask=Window(20, 3))
     position = torch.arange(70) + 130
     reached = torch.arange(70) == 33 if where == "query" else (position + 3 >= 140) & (position - 20 <= 140)
     assert 0 < reached.sum() < 70
     if number != -inf:
         for name in ("output", "entropy", "lse"):
-            assert found[name][0, 0, reached].isnan().all()
+            assert actual[name][0, 0, reached].isnan().all()
     elif where == "query":  # every score of the row is −∞: it may attend to no key
-        assert (found["output"][0, 0, 33] == 0).all()
-        assert (found["entropy"][0, 0, 33], found["lse"][0, 0, 33]) == (0, -inf)
+        assert (actual["output"][0, 0, 33] == 0).all()
+        assert (actual["entropy"][0, 0, 33], actual["lse"][0, 0, 33]) == (0, -inf)
     else:
         without = run((query, key, value), mask=Window(20, 3) & ~at_key)
-        assert_same(found, without)
+        assert_same(actual, without)
     for name in ("output", "entropy", "lse"):
-        assert torch.equal(found[name][0, 0, ~reached], clean[name][0, 0, ~reached]), name
+        assert torch.equal(actual[name][0, 0, ~reached], clean[name][0, 0, ~reached]), name
 
 
 def test_ranges_and_windows_at_the_ends_of_int64():
@@ -281,11 +281,11 @@ def test_row_weights_of_received_may_be_extreme():
     inputs = tensors(300, 70)
     row_weights = torch.linspace(-1, 1, 300).double()
     row_weights[7], row_weights[8] = 1e30, 0.0
-    found = [
+    actual = [
         attend(*(tensor.to(dtype) for tensor in inputs), measure=Received(row_weights), kernel=kernel).measured
         for kernel, dtype in (("native", torch.float32), ("reference", torch.float64))
     ]
-    ours, exact = (each["received"].double() for each in found)
+    ours, exact = (each["received"].double() for each in actual)
     assert (ours - exact).abs().max() <= 2e-6 * exact.abs().max()
 
 

@@ -43,10 +43,10 @@ def test_callers_in_many_threads_get_the_same_bits(threads):
             return [call((seed + step) % 8) for step in range(16)]
 
         with ThreadPoolExecutor(8) as pool:
-            found = list(pool.map(calls, range(8)))
+            actual = list(pool.map(calls, range(8)))
     finally:
         torch.set_num_threads(before)
-    for seed, results in enumerate(found):
+    for seed, results in enumerate(actual):
         for step, parts in enumerate(results):
             for ours, theirs in zip(parts, serial[(seed + step) % 8], strict=True):
                 assert torch.equal(ours, theirs)

@@ -20,9 +20,7 @@ from regard.ops.masks import Causal, Padding
 from regard.ops.measures import Entropy
 from regard.ops.request import make_request
 
-has_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="Triton has no wheel for this system"
-)
+has_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 QUERY = torch.randn(2, 2, 5, 8)
 
 

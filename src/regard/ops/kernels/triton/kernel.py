@@ -93,6 +93,11 @@ class Triton(DifferentiableKernel):
             if reason is not None:
                 yield reason
 
+    def inefficient_reasons(self, inputs: KernelInputs) -> Iterator[str]:
+        """Products in float32 without TF32, whose tiles are slower than the vendor's matrix products."""
+        if _precision(inputs.request.query.dtype) == "ieee":
+            yield "blocks of rows are faster in float32 without TF32"
+
     def has_gradients(self, inputs: KernelInputs, needed: Sequence[bool]) -> bool:
         return False
 
