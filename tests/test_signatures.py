@@ -75,6 +75,7 @@ def call_ops():
         BlockMean,
         Diagonal,
         DistanceHistogram,
+        Entropy,
         GroupPool,
         KLDivergence,
         Mass,
