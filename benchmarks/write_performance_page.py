@@ -102,10 +102,11 @@ column is the size of the weight matrix, which is not stored.
 
 ## On a GPU
 
-`attend` without measures is SDPA. Kernels in Triton compute [the most common measures](concepts/costs.md), without
-gradients; their speed is not measured yet. PyTorch operations compute gradients and everything else in blocks of rows,
-in float32. Their memory is linear, but they take longer than dense PyTorch, above all in bfloat16. The figures were
-measured without the kernels in Triton.
+`attend` without measures is SDPA. In bfloat16 and float16, [a kernel in Triton](concepts/costs.md) computes the most
+common measures. Everything else, and every gradient, comes from PyTorch operations on blocks of rows in float32. Their
+memory is linear, but they take longer than dense PyTorch: forward and backward with entropy and received in bfloat16 at
+4,096 keys take {gpu_backward} times as long as SDPA's.
+
 Time relative to SDPA's output alone (lower is better), {gpu}, batch 1, {gpu_heads} heads of {gpu_head_dim}:
 
 | dtype | keys | output | output, entropy and received | dense PyTorch, the same results |
@@ -286,7 +287,10 @@ def _gpu_tables(gpu: dict[str, Any]) -> dict[str, str]:
             watch.append(f"| {dtype} | {n:,} | {values} |")
     errors = ", ".join(f"{error:.0e} in {dtype}" for dtype, error in gpu["settings"]["errors"].items())
     tables = {"attend": attend, "memory": memory, "watch": watch}
-    return {"gpu_errors": errors} | {f"gpu_{name}": "\n".join(rows) for name, rows in tables.items()}
+    backward = ratios[f"{RELATIVE}SDPA: forward and backward with entropy and received, bfloat16, 4096"]
+    return {"gpu_errors": errors, "gpu_backward": f"{backward:.0f}"} | {
+        f"gpu_{name}": "\n".join(rows) for name, rows in tables.items()
+    }
 
 
 def _explorer_rows(settings: dict[str, Any]) -> list[str]:
