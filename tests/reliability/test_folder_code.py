@@ -31,7 +31,7 @@ TEXT = "the cat"
 def loaders() -> Iterator[tuple[str, Callable[..., Any]]]:
     """Every public function and class method that loads something, or takes the folder of a model."""
     for info in pkgutil.walk_packages(regard.__path__, "regard."):
-        if info.name == "regard.__main__":
+        if info.name == "regard.__main__" or info.name.startswith("regard.ops.kernels.triton."):  # which needs Triton
             continue
         for name, found in vars(importlib.import_module(info.name)).items():
             if name.startswith("_") or getattr(found, "__module__", None) != info.name:
