@@ -13,7 +13,8 @@ from regard.ops.kernels.sdpa import Sdpa
 from regard.ops.kernels.sparse import Sparse
 from regard.ops.kernels.triton.kernel import Triton
 
-KERNELS: tuple[Kernel, ...] = (Native(), Sdpa(), Triton(), Sparse(), Blockwise(), Reference())
+NATIVE, SDPA = Native(), Sdpa()
+KERNELS: tuple[Kernel, ...] = (NATIVE, SDPA, Triton(), Sparse(), Blockwise(), Reference())
 """In the order in which they are tried."""
 
 Kernel.registered.update({kernel.name: kernel for kernel in KERNELS})
@@ -29,7 +30,7 @@ def select_kernel(inputs: KernelInputs, choice: str | Kernel | None = None) -> K
     if choice is None:
         for kernel in KERNELS:
             if kernel.suits(inputs):
-                return KERNELS[1] if kernel is KERNELS[0] and _sdpa_is_better(inputs) else kernel
+                return SDPA if kernel is NATIVE and _sdpa_is_better(inputs) else kernel
         raise AssertionError("the kernel 'reference' computes every call")
     kernel = choice if isinstance(choice, Kernel) else Kernel.registered.get(str(choice))
     if kernel is None:
@@ -46,4 +47,4 @@ def _sdpa_is_better(inputs: KernelInputs) -> bool:
     """Whether SDPA computes the output alone faster than `native`; a compiled program plans it with the rest."""
     if inputs.measures or inputs.dropout:
         return False
-    return (torch.compiler.is_compiling() or is_slower_than_sdpa(inputs)) and KERNELS[1].suits(inputs)
+    return (torch.compiler.is_compiling() or is_slower_than_sdpa(inputs)) and SDPA.suits(inputs)
