@@ -104,7 +104,9 @@ def split_index(index: Any, key_count: int) -> tuple[tuple[Any, ...], slice, tup
         keys are selected by tensors or lists, or the index cannot be split.
     """
     parts = list(index) if isinstance(index, tuple) else [index]
-    if len(parts) != 4 or not {*map(type, parts)} <= {int, slice}:  # as most indices are
+    if len(parts) <= 4 and {*map(type, parts)} <= {int, slice}:  # as most indices are
+        parts += [slice(None)] * (4 - len(parts))
+    else:
         consumed = [_axes_consumed(part) for part in parts]
         if None in consumed or sum(part is ... for part in parts) > 1:
             return None

@@ -14,11 +14,14 @@ from regard.checks import Checks, broadcastable_to, describe
 from regard.errors import InvalidArgument
 from regard.ops.masks.base import Mask, MaskLike, as_mask
 from regard.ops.scores.base import Key, Query, Score, as_score
+from regard.ops.scores.dot_product import ScaledDotProduct
 from regard.ops.steps import Place
 from regard.ops.tile import Index, KeyRange, Shape, Tile
 from regard.ops.tree import Tree, map_float_tensors, tensors_in
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+DEFAULT_SCORE = ScaledDotProduct()
 
 MAX_OFFSET = 2**62
 """Positions stay below this, so that a window's limits can be added to them in int64."""
@@ -217,7 +220,7 @@ def check_request(
     """The request, or None with the problems in `checks`; `tensors` are query, key and, if there is one, value."""
     before = len(checks.problems)
     rule = None if mask is None else checks.collect(as_mask, mask)
-    valid_score = checks.collect(as_score, score)
+    valid_score = DEFAULT_SCORE if score is None else checks.collect(as_score, score)
     if scale is not None:
         checks.number("scale", scale)
     if offset is not None:  # query i has position i + offset

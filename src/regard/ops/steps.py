@@ -52,6 +52,20 @@ class Step(NamedTuple):
     other: Any = None
 
 
+class RuleSteps(NamedTuple):
+    """The steps of the rules of a call; None for a rule that cannot be written as steps.
+
+    Args:
+        mask: Of the mask; also None if there is none.
+        score: Of the score.
+        measures: Of each measure.
+    """
+
+    mask: list[Step] | None
+    score: list[Step] | None
+    measures: list[list[Step] | None]
+
+
 class Place(NamedTuple):
     """Where the steps of a rule apply.
 

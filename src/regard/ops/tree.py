@@ -25,52 +25,61 @@ Number = int | float | torch.SymInt | torch.SymFloat
 def tensors_in(tree: Any) -> list[Tensor]:
     """The tensors of a tree, in the order of `map_tensors`; a tensor that occurs twice is listed twice."""
     tensors: list[Tensor] = []
-    _append_tensors((tree,), tensors, ())
-    return tensors
-
-
-def _append_tensors(parts: Iterable[Any], tensors: list[Tensor], parents: tuple[int, ...]) -> None:
-    for part in parts:
-        if type(part) in _LEAVES:  # as most parts are; this is the cheapest test
+    todo, parents = [tree], []
+    while todo:
+        part = todo.pop()
+        cls = type(part)
+        if cls in _LEAVES:  # as most parts are; this is the cheapest test
             continue
         if isinstance(part, Tensor):
             tensors.append(part)
-            continue
-        inner = part.__dict__.values() if getattr(part, "is_tree_node", False) else parts_of(part)
-        if inner and id(part) not in parents:  # a rule that holds itself is listed once
-            _append_tensors(inner, tensors, (*parents, id(part)))
+        elif part is _END:
+            parents.pop()
+        elif (kind := _kind(cls)) is not None and id(part) not in parents:  # a rule that holds itself is listed once
+            parents.append(id(part))
+            todo.append(_END)
+            todo += reversed(part.__dict__.values() if kind is object else part.values() if kind is Mapping else part)
+    return tensors
+
+
+_END = object()
+"""Among the parts that are left to visit: all parts of the last parent have been visited."""
 
 
 def map_tensors(tree: Tree, fn: Callable[[Tensor], Tensor]) -> Tree:
     """The tree with ``fn(tensor)`` for each tensor; parts in which nothing changes stay the same objects."""
-    return _map_tensors(tree, fn, {})
+    mapped: Any = fn(tree) if isinstance(tree, Tensor) else _map_tensors(tree, fn, {})
+    return mapped
 
 
 def _map_tensors(tree: Any, fn: Callable[[Tensor], Tensor], parents: dict[int, Any]) -> Any:
     """The mapped tree; `parents` maps the `id` of each tree around it to what will replace that one."""
-    if isinstance(tree, Tensor):
-        return fn(tree)
-    kind = _kind(type(tree))
+    cls = type(tree)
+    kind = _kind(cls)
     if kind is None:
         return tree
     if id(tree) in parents:  # a rule that holds itself
         return parents[id(tree)]
-    new: Any = object.__new__(type(tree)) if kind is object else tree
+    new: Any = object.__new__(cls) if kind is object else tree
     parents = {**parents, id(tree): new}
-    parts = vars(tree) if kind is object else tree
-    if isinstance(parts, Mapping):
-        mapped = {name: _map_tensors(part, fn, parents) for name, part in parts.items()}
-        if all(mapped[name] is part for name, part in parts.items()):
-            return tree
-        if kind is not object:
-            return mapped
+    parts: Any = tree.__dict__ if kind is object else tree
+    mapped: dict[Any, Any] = {}
+    changed = False
+    for name, part in enumerate(parts) if kind is Sequence else parts.items():
+        if type(part) in _LEAVES:
+            mapped[name] = part
+            continue
+        mapped[name] = fn(part) if isinstance(part, Tensor) else _map_tensors(part, fn, parents)
+        changed = changed or mapped[name] is not part
+    if not changed:
+        return tree
+    if kind is object:
         new.__dict__.update(mapped)
         return new
-    items = [_map_tensors(part, fn, parents) for part in parts]
-    if all(new is old for new, old in zip(items, parts, strict=True)):
-        return tree
-    make: Any = getattr(type(tree), "_make", type(tree))  # a named tuple takes its parts one by one
-    return make(items)
+    if kind is Mapping:
+        return mapped
+    make: Any = getattr(cls, "_make", cls)  # a named tuple takes its parts one by one
+    return make(list(mapped.values()))
 
 
 def subtrees(tree: Any) -> list[Any]:
@@ -82,22 +91,17 @@ def subtrees(tree: Any) -> list[Any]:
         if isinstance(part, Tensor) or id(part) in found:
             continue
         found[id(part)] = part
-        if type(part) not in _LEAVES:
-            todo += part.__dict__.values() if getattr(part, "is_tree_node", False) else parts_of(part)
+        if type(part) in _LEAVES:
+            continue
+        kind = object if getattr(part, "is_tree_node", False) else _find_kind(type(part))
+        if kind is not None:
+            todo += part.__dict__.values() if kind is object else part.values() if kind is Mapping else part
     return list(found.values())
 
 
 def map_float_tensors(tree: Tree, fn: Callable[[Tensor], Tensor]) -> Tree:
     """`map_tensors` for floating-point tensors, the ones that can have a gradient."""
     return map_tensors(tree, lambda tensor: fn(tensor) if tensor.is_floating_point() else tensor)
-
-
-def parts_of(tree: Any) -> Iterable[Any]:
-    """The parts of a tree, one level down; none for a leaf."""
-    kind = _kind(type(tree))
-    if kind is None:
-        return ()
-    return tree.__dict__.values() if kind is object else tree.values() if kind is Mapping else tree
 
 
 def rebuild(cls: type[Tree], parts: Mapping[str, Any]) -> Tree:
@@ -108,18 +112,20 @@ def rebuild(cls: type[Tree], parts: Mapping[str, Any]) -> Tree:
 
 
 _LEAVES = frozenset((type(None), bool, int, float, str, slice, torch.device, torch.dtype))
-_KINDS: dict[type, Any] = {tuple: Sequence, list: Sequence, dict: Mapping, **dict.fromkeys(_LEAVES)}
 
 
-def _kind(cls: type) -> Any:
+def _find_kind(cls: type) -> Any:
     """How the parts of instances are found: `Mapping`, `Sequence`, `object` (by ``__dict__``), or None for leaves."""
-    if cls in _KINDS:
-        return _KINDS[cls]
+    if cls in _LEAVES:
+        return None
     if getattr(cls, "is_tree_node", False) or (is_dataclass(cls) and cls.__dictoffset__):
         return object
     if issubclass(cls, (tuple, list)):
         return Sequence
     return Mapping if issubclass(cls, Mapping) else None
+
+
+_kind = lru_cache(maxsize=1024)(_find_kind)  # torch.compile warns about it in code that it traces
 
 
 class Encoder:

@@ -15,6 +15,7 @@ from regard.ops.measures.base import Measure
 from regard.ops.request import DTYPES, AttentionRequest, in_dtype_of_sums
 from regard.ops.rules import Rule
 from regard.ops.scores.base import Score
+from regard.ops.steps import RuleSteps
 from regard.ops.tree import subtrees
 
 Measured = dict[str, Any]
@@ -37,14 +38,29 @@ class KernelInputs:
     measures: Mapping[str, Measure]
     dropout: float = 0.0
     is_tree_node: ClassVar[bool] = True
+    __slots__ = ("__dict__", "_steps")  # a slot is not a part of the tree: the same call of other tensors has its own
+
+    @property
+    def steps(self) -> RuleSteps:
+        """The steps of the rules, made when they are first needed."""
+        steps: RuleSteps | None = getattr(self, "_steps", None)
+        if steps is None:
+            request = self.request
+            place = request.place
+            mask = None if request.mask is None else request.mask.steps(place)
+            score = request.score.steps(place)
+            place = place if request.full_shape is None else request.local_place
+            steps = self._steps = RuleSteps(mask, score, [])
+            for measure in self.measures.values():
+                steps.measures.append(measure.steps(place))
+        return steps
 
     @property
     def is_builtin(self) -> bool:
         """Whether every rule is built in and plain data, so that the call can be one operator of a compiled program."""
-        for rule in (self.request.mask, self.request.score, *self.measures.values()):
-            for part in subtrees(rule):
-                if isinstance(part, Rule) and (part.holds_code or not part.builtin):
-                    return False
+        for part in subtrees((self.request.mask, self.request.score, *self.measures.values())):
+            if isinstance(part, Rule) and (part.holds_code or not part.builtin):
+                return False
         return True
 
     def with_wide_rules(self) -> KernelInputs:

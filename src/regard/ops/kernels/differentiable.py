@@ -124,9 +124,9 @@ class DifferentiableKernel(Kernel):
 _requires_grad = attrgetter("requires_grad")
 
 
-def _without_negation(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def _without_negation(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     """Tensors whose memory has their numbers; that of the imaginary part of a conjugate has the other sign."""
-    return tuple([tensor.resolve_neg() if tensor.is_neg() else tensor for tensor in tensors])
+    return [*map(Tensor.resolve_neg, tensors)] if any(map(Tensor.is_neg, tensors)) else tensors
 
 
 @dataclass(eq=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from itertools import chain, islice
 from typing import Any
 
 from torch import Tensor
@@ -65,7 +66,7 @@ class MeasureResults:
 
     def tensors(self) -> list[Tensor]:
         """The tensors of all results, in the order of the measures."""
-        return [whole for name in self.measures for whole in self._wholes[name]]
+        return [*chain.from_iterable(map(self.whole, self.measures))]
 
 
 def result_layouts(inputs: KernelInputs) -> Layouts:
@@ -83,13 +84,8 @@ def unflatten(measures: Mapping[str, Measure], layouts: Layouts, tensors: Sequen
     results = {}
     for name in measures:
         make, count = layouts[name]
-        parts = [next(rest) for _ in range(count)]
-        if make is None:
-            results[name] = parts[0]
-        elif make is tuple:
-            results[name] = tuple(parts)
-        else:
-            results[name] = make(*parts)
+        parts = islice(rest, count)
+        results[name] = next(parts) if make is None else tuple(parts) if make is tuple else make(*parts)
     return results
 
 

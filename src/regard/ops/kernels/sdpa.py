@@ -11,9 +11,11 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from regard.ops.autograd import without_autocast
 from regard.ops.kernels.base import Kernel, KernelInputs, Measured
-from regard.ops.masks import Causal, DenseMask
+from regard.ops.masks import Causal, DenseMask, Mask
 from regard.ops.request import AttentionRequest
 from regard.ops.scores import ScaledDotProduct
+
+# In a compiled program sizes are symbols. `True if size > 1 else False` makes a bool, as SDPA needs; bool() does not.
 
 MAX_DENSE_CELLS = 2**22
 """Largest mask or matrix for which SDPA is chosen unless it is named: 16 MiB in float32."""
@@ -54,32 +56,28 @@ class Sdpa(Kernel):
         device = value.device.type
         if value.shape[1] != key.shape[1]:
             value = value.repeat_interleave(query.shape[1] // value.shape[1], 1)
+        is_masked = inputs.request.mask is not None
         with without_autocast(device):  # the output keeps the dtype of value
-            mask = _dense_mask(inputs.request)
+            mask = _dense_mask(inputs.request) if is_masked else None
             output = scaled_dot_product_attention(
                 query if query.stride(-1) == 1 else query.contiguous(),
                 key if key.stride(-1) == 1 else key.contiguous(),
                 value if value.stride(-1) == 1 else value.contiguous(),
                 attn_mask=mask,
                 dropout_p=inputs.dropout,
-                is_causal=_is_causal(inputs.request),
+                is_causal=is_masked and _is_causal(inputs.request),
                 scale=inputs.request.scale,
-                enable_gqa=_as_bool(query.shape[1] > key.shape[1]),
+                enable_gqa=True if query.shape[1] > key.shape[1] else False,  # noqa: SIM210
             )
         if mask is not None and device != "cpu":  # in half precision, torch's GPU kernels give rows without keys a mean
             output = output.masked_fill(~mask.any(-1, keepdim=True), 0.0)
         return output, {}
 
 
-def _as_bool(condition: bool) -> bool:
-    """A plain bool: a compiler may hold a symbol, which SDPA does not take and which bool() does not convert."""
-    return True if condition else False  # noqa: SIM210
-
-
 def _dense_memory_reason(inputs: KernelInputs) -> str:
     """Why the call would take memory of the size of the matrix; empty if it does not."""
     request, value = inputs.request, inputs.value
-    if _needs_dense_mask(request):
+    if request.mask is not None and _needs_dense_mask(request, request.mask):
         # While a program is compiled, sizes may be symbols, which cannot be formatted.
         shape = "dense tensor of its cells" if torch.compiler.is_compiling() else f"dense {request.shape} tensor"
         return f"the mask would need a {shape}, because SDPA supports only causal and dense masks"
@@ -94,7 +92,7 @@ def _dense_memory_reason(inputs: KernelInputs) -> str:
 def _is_causal(request: AttentionRequest) -> bool:
     """Whether the mask is SDPA's causal mask: it starts at the first key, and needs a scale above 0."""
     is_causal = type(request.mask) is Causal and request.offset == 0 and request.rows is None and request.scale > 0
-    return _as_bool(is_causal and not _causal_masks_nothing(request))
+    return True if is_causal and not _causal_masks_nothing(request) else False  # noqa: SIM210
 
 
 def _causal_masks_nothing(request: AttentionRequest) -> bool:
@@ -105,10 +103,9 @@ def _causal_masks_nothing(request: AttentionRequest) -> bool:
     return first + request.offset >= request.shape[3] - 1
 
 
-def _needs_dense_mask(request: AttentionRequest) -> bool:
+def _needs_dense_mask(request: AttentionRequest, mask: Mask) -> bool:
     """Whether a mask with a cell per query and key must be allocated; a dense mask exists already."""
-    mask = request.mask
-    if mask is None or type(mask) is DenseMask or not mask.depends_on_query:
+    if type(mask) is DenseMask or not mask.depends_on_query:
         return False
     return not _is_causal(request) and not _causal_masks_nothing(request)
 

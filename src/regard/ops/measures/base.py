@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import repeat
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -269,7 +270,7 @@ def as_measures(measures: MeasureLike, checks: Checks | None = None) -> dict[str
         measures = [measures]
     collected, named = Checks() if checks is None else checks, {}
     if isinstance(measures, (Mapping, Sequence)):  # pyright: ignore[reportUnnecessaryIsInstance]
-        items = measures.items() if isinstance(measures, Mapping) else [(None, each) for each in measures]
+        items = measures.items() if isinstance(measures, Mapping) else zip(repeat(None), measures)
         for name, each in items:
             _add_measure(collected, named, name, each)
     else:

@@ -7,6 +7,7 @@ follow by autograd: its steps are made again, from leaves.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -14,7 +15,6 @@ from torch import Tensor
 from regard.ops.kernels.base import KernelInputs, hidden_tensor_error
 from regard.ops.kernels.native.library import DTYPES, Call, MeasureCall, Strided, strided
 from regard.ops.kernels.native.pack import MAX_SEPARATE_COLUMNS, Packer
-from regard.ops.kernels.results import result_layouts
 from regard.ops.request import AttentionRequest
 from regard.ops.rules import Rule
 from regard.ops.steps import Step
@@ -28,10 +28,12 @@ MAX_CHUNKS = 4
 
 def has_gradients(inputs: KernelInputs, needed: Sequence[bool]) -> bool:
     """Whether a backward pass can compute the gradients that are needed."""
-    request, of_rules = inputs.request, needed[_first_rule(inputs) :]
-    if sum(step.kind == "soft_cap" for step in request.score.steps(request.place) or ()) > 1:
+    request, num_caps = inputs.request, 0
+    for step in inputs.steps.score or ():
+        num_caps += step.kind == "soft_cap"
+    if num_caps > 1:
         return False
-    if not any(of_rules):
+    if not any(needed[_first_rule(inputs) :]):
         return True
     if request.batch is not None or request.heads is not None or request.rows is not None:
         return False
@@ -53,10 +55,9 @@ def check_hidden_tensors(inputs: KernelInputs) -> None:
 
 def _steps_with_gradients(inputs: KernelInputs) -> Iterator[tuple[Rule, Step]]:
     """The steps of score and measures, each with its rule; a mask has no gradient."""
-    request = inputs.request
-    rules = (request.score, request.place), *((each, request.local_place) for each in inputs.measures.values())
-    for rule, place in rules:
-        for step in rule.steps(place) or ():
+    rules, steps = (inputs.request.score, *inputs.measures.values()), inputs.steps
+    for rule, own in zip(rules, (steps.score, *steps.measures), strict=True):
+        for step in own or ():
             yield rule, step
 
 
@@ -173,8 +174,8 @@ class BackwardCall:
             output_gradient = output_gradient.float()
 
         with torch.set_grad_enabled(of_rules):
-            measures = list(self._measures(inputs, result_gradients))
-            matrix = packer.matrix(request)
+            measures = self._measures(inputs, result_gradients)
+            matrix = packer.matrix(inputs)
             sinks = packer.gradient("sinks", request.score.sinks)
         self._query = self._allocate(request.query, of_query)
         self._key, keys_by_chunk = self._allocate_by_chunk(request.key, of_key)
@@ -224,26 +225,25 @@ class BackwardCall:
         shape = batch, heads, self._chunks, *tensor.shape[2:]
         return total, self._packer.keep(torch.empty(shape, dtype=torch.float32, device=tensor.device))
 
-    def _measures(self, inputs: KernelInputs, gradients: Sequence[Tensor | None]) -> Iterator[MeasureCall]:
-        rest, layouts, request = iter(gradients), result_layouts(inputs), inputs.request
-        place, dtype = request.local_place, torch.float32
-        for name, measure in inputs.measures.items():
-            own = [next(rest) for _ in range(layouts[name][1])]
-            if all(gradient is None for gradient in own):
+    def _measures(self, inputs: KernelInputs, gradients: Sequence[Tensor | None]) -> list[MeasureCall]:
+        rest, like = iter(gradients), inputs.request.query
+        calls: list[MeasureCall] = []
+        for measure, steps in zip(inputs.measures.values(), inputs.steps.measures, strict=True):
+            specs = measure.result_specs(self._shape, torch.float32)
+            own = [*islice(rest, len(specs))]
+            if not [gradient for gradient in own if gradient is not None]:
                 continue
-            specs = measure.result_specs(request.shape, dtype)
-            parts = [
-                torch.zeros(size, dtype=dtype, device=place.device)
-                if gradient is None
-                else gradient.to(dtype).contiguous()
-                for gradient, (size, _) in zip(own, specs, strict=True)
-            ]
-            self._packer.keep(parts)
-            for step in measure.steps(place) or ():
-                for call in self._packer.measure(step, parts, request, 1):
+            filled: list[Tensor] = []
+            for gradient, (shape, _) in zip(own, specs, strict=True):
+                absent = gradient is None
+                filled.append(like.new_zeros(shape, dtype=torch.float32) if absent else gradient.float().contiguous())
+            self._packer.keep(filled)
+            for step in steps or ():
+                for call in self._packer.measure(step, filled, 1):
                     call.gradient, call.second_gradient = call.result, call.second
                     call.result = call.second = None
-                    yield call
+                    calls.append(call)
+        return calls
 
 
 def _address(tensor: Tensor | None) -> int | None:

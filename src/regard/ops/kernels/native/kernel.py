@@ -15,7 +15,7 @@ from regard.ops.kernels.native.cache_size import second_level_bytes
 from regard.ops.kernels.native.choices import is_sdpa_faster
 from regard.ops.kernels.native.gradients import BackwardCall, check_hidden_tensors, has_gradients
 from regard.ops.kernels.native.library import DTYPES, Call, Library, MeasureCall, Strided, library, strided
-from regard.ops.kernels.native.pack import Packer, unsupported_measure, unsupported_request
+from regard.ops.kernels.native.pack import Packer, unsupported_rules
 from regard.ops.kernels.results import MeasureResults
 from regard.ops.measures.base import Spec
 from regard.ops.rules import Rule, has_steps
@@ -57,11 +57,7 @@ class Native(DifferentiableKernel):
 
     def unsupported_rules(self, inputs: KernelInputs) -> Iterator[str]:
         """Those without steps, or with steps that the library does not have."""
-        if inputs.measures:
-            place = inputs.request.local_place
-            for measure in inputs.measures.values():
-                yield from unsupported_measure(measure, place)
-        yield from unsupported_request(inputs.request)
+        return unsupported_rules(inputs)
 
     def supports(self, cls: type[Rule]) -> bool:
         return has_steps(cls)
@@ -76,11 +72,11 @@ class Native(DifferentiableKernel):
     def forward(self, inputs: KernelInputs, options: RunOptions) -> ForwardResult:
         if options.finds_hidden_tensors:
             check_hidden_tensors(inputs)
-        value, results = inputs.value, MeasureResults(inputs)
-        output = None if value is None else value.new_empty(*inputs.request.shape[:3], value.shape[3])
+        query, value, results = inputs.request.query, inputs.value, MeasureResults(inputs)
+        output = None if value is None else value.new_empty(*query.shape[:3], value.shape[3])
         packer = Packer()  # holds the tensors that the call points to
         seed = 0 if options.seed is None else int(options.seed)
-        lse = inputs.request.query.new_empty(inputs.request.shape[:3], dtype=torch.float32) if options.saves else None
+        lse = query.new_empty(query.shape[:3], dtype=torch.float32) if options.saves else None
         _loaded().run(forward_call(packer, inputs, output, results, lse, seed))
         return ForwardResult(output, results, () if lse is None else (lse,))
 
@@ -106,10 +102,10 @@ def _loaded() -> Library:
 
 def is_slower_than_sdpa(inputs: KernelInputs) -> bool:
     """Whether SDPA computes the output alone faster on this processor, for a call that both can compute."""
-    query, found = inputs.request.query, library()
+    query, key, found = inputs.request.query, inputs.request.key, library()
     if isinstance(found, str) or query.dtype not in DTYPES:
         return False
-    work = 2 * math.prod(inputs.request.shape[1:]) * query.shape[3]  # of a sequence: the batch must not decide
+    work = 2 * query.shape[1:].numel() * key.shape[2]  # of a sequence: the batch must not decide
     return is_sdpa_faster(found.level, second_level_bytes(), str(query.dtype).removeprefix("torch."), work)
 
 
@@ -117,18 +113,18 @@ def forward_call(
     packer: Packer, inputs: KernelInputs, output: Tensor | None, results: MeasureResults, lse: Tensor | None, seed: int
 ) -> Call:
     """The call of a forward pass that fills output, results and the log-sum-exp."""
-    request, value = inputs.request, inputs.value
+    (_, heads, queries, _), value = inputs.request.query.shape, inputs.value
     steps: list[tuple[Step, list[Tensor]]] = [] if lse is None else [(Step("lse"), [lse])]
-    for name, measure in inputs.measures.items():
-        for step in measure.steps(request.local_place) or ():
+    for name, own in zip(inputs.measures, inputs.steps.measures, strict=True):
+        for step in own or ():
             steps.append((step, results.whole(name)))
-    chunks, chunk_rows = cut_queries(request.shape[2], steps)
+    chunks, chunk_rows = cut_queries(queries, steps)
     measures: list[MeasureCall] = []
     for step, tensors in steps:
-        measures += packer.measure(step, tensors, request, chunks)
+        measures += packer.measure(step, tensors, chunks)
     return Call(
-        matrix=packer.matrix(request),
-        value_heads=request.shape[1] if value is None else value.shape[1],
+        matrix=packer.matrix(inputs),
+        value_heads=heads if value is None else value.shape[1],
         value_dim=0 if value is None else value.shape[3],
         value=Strided() if value is None else strided(value),
         output=Strided() if output is None else strided(output),

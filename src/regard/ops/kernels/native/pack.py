@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.ops.kernels.base import KernelInputs
 from regard.ops.kernels.native.library import (
     DTYPES,
     MaskKind,
@@ -24,10 +25,9 @@ from regard.ops.kernels.native.library import (
 )
 from regard.ops.masks import Mask
 from regard.ops.measures import Measure
-from regard.ops.request import AttentionRequest
 from regard.ops.rules import Rule, has_steps
 from regard.ops.scores import Score
-from regard.ops.steps import Place, Step
+from regard.ops.steps import Step
 from regard.ops.tree import subtrees
 
 MASK_KINDS, SCORE_KINDS, MEASURE_KINDS = (
@@ -75,10 +75,10 @@ class Packer:
         strides = [0 if size == 1 else stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
         return Strided(tensor.data_ptr(), *strides, DTYPES.get(tensor.dtype, 0))
 
-    def _strided_all(self, step: Step, count: int) -> list[Strided]:
+    def tensors(self, step: Step, count: int) -> list[Strided]:
         """The tensors of a step, and nothing in place of those that are missing."""
         tensors = step.tensors()
-        return [self.strided(tensor) for tensor in tensors] + [Strided()] * (count - len(tensors))
+        return [*map(self.strided, tensors), *[Strided()] * (count - len(tensors))]
 
     def pointer(self, tensor: Tensor | None, dtype: torch.dtype) -> int | None:
         """The address of a tensor's elements in a dtype, contiguous."""
@@ -88,15 +88,14 @@ class Packer:
         """Structures as an array; None for none."""
         return self.keep((cls * len(items))(*items)) if items else None
 
-    def matrix(self, request: AttentionRequest) -> Matrix:
+    def matrix(self, inputs: KernelInputs) -> Matrix:
         """What a weight matrix is made from."""
+        request, steps = inputs.request, inputs.steps
         batch, heads, queries, keys = request.shape
         self._kept.append(request)
-        place, mask = request.place, request.mask
-        steps = request.score.steps(place)
-        assert steps is not None
-        scores = [self._score_step(step) for step in steps[1:]]  # the first is the dot product
-        return Matrix(
+        assert steps.score is not None
+        scores, sinks = [*map(self._score_step, steps.score[1:])], request.score.sinks  # the first is the dot product
+        matrix = Matrix(
             batch=batch,
             heads=heads,
             kv_heads=request.key.shape[1],
@@ -107,21 +106,25 @@ class Packer:
             key=strided(request.key),
             scale=request.scale,
             offset=request.offset,
-            batch_index=self.pointer(request.batch, torch.int64),
-            head_index=self.pointer(request.heads, torch.int64),
-            row_index=self.pointer(request.rows, torch.int64),
-            mask=MaskSteps() if mask is None else self.mask(mask.steps(place) or ()),
             score_steps=len(scores),
-            scores=self.array(ScoreStep, scores),
-            sinks=self.pointer(request.score.sinks, torch.float32),
+            scores=self.array(ScoreStep, scores) if scores else None,
+            sinks=None if sinks is None else self.pointer(sinks, torch.float32),
         )
+        if steps.mask is not None:
+            matrix.mask = self.mask(steps.mask)
+        if request.full_shape is not None:  # a part of the matrix
+            matrix.batch_index = self.pointer(request.batch, torch.int64)
+            matrix.head_index = self.pointer(request.heads, torch.int64)
+            matrix.row_index = self.pointer(request.rows, torch.int64)
+        return matrix
 
     def mask(self, steps: Iterable[Step]) -> MaskSteps:
         """A mask."""
         packed: list[MaskStep] = []
         for step in steps:
-            limits = [UNLIMITED if number is None else number for number in (*step.numbers, 0, 0)[:2]]
-            packed.append(MaskStep(MASK_KINDS[step.kind], *limits, *self._strided_all(step, 2)))
+            first, second = (*step.numbers, 0, 0)[:2]
+            first, second = UNLIMITED if first is None else first, UNLIMITED if second is None else second
+            packed.append(MaskStep(MASK_KINDS[step.kind], first, second, *self.tensors(step, 2)))
         return MaskSteps(len(packed), self.array(MaskStep, packed))
 
     def _score_step(self, step: Step) -> ScoreStep:
@@ -140,16 +143,13 @@ class Packer:
             packed.gradient_head = 0 if heads == 1 else gradient.stride(1)
         return packed
 
-    def measure(
-        self, step: Step, results: list[Tensor], request: AttentionRequest, chunks: int
-    ) -> Iterator[MeasureCall]:
+    def measure(self, step: Step, results: list[Tensor], chunks: int) -> list[MeasureCall]:
         """A measure whose results go to these tensors."""
         if step.kind in ("received", "transposed"):
-            yield from self._columns(step, results[0], request, chunks)
-            return
+            return [*self._columns(step, results[0], chunks)]
         height, width = results[0].shape[-2:]
-        values, row_groups, key_groups = self._strided_all(step, 3)
-        yield MeasureCall(
+        values, row_groups, key_groups = self.tensors(step, 3)
+        call = MeasureCall(
             MEASURE_KINDS[step.kind],
             number=step.numbers[0] if step.numbers else 0,
             height=height,
@@ -157,105 +157,93 @@ class Packer:
             values=values,
             row_groups=row_groups,
             key_groups=key_groups,
-            mask=MaskSteps() if step.mask is None else self.mask(step.mask),
-            other=None if step.other is None else ctypes.pointer(self.keep(self.matrix(step.other))),
             result=results[0].data_ptr(),
             second=results[1].data_ptr() if len(results) > 1 else None,
         )
+        if step.mask is not None:
+            call.mask = self.mask(step.mask)
+        if step.other is not None:
+            call.other = ctypes.pointer(self.keep(self.matrix(KernelInputs(None, step.other, {}))))
+        return [call]
 
-    def _columns(self, step: Step, result: Tensor, request: AttentionRequest, chunks: int) -> Iterator[MeasureCall]:
+    def _columns(self, step: Step, result: Tensor, chunks: int) -> Iterator[MeasureCall]:
         """Sums over rows; a few columns are one call each."""
         (rows,) = step.tensors()
         columns = 1 if rows is None else rows.shape[3]
         if columns > MAX_SEPARATE_COLUMNS:
             assert rows is not None
             rows = rows if rows.dtype in DTYPES else rows.to(torch.float32)
-            yield self._column(MeasureKind.TRANSPOSED, rows, result.data_ptr(), columns, columns, request, chunks)
+            yield self._column(MeasureKind.TRANSPOSED, rows, result, 0, columns, columns, chunks)
             return
         gradient, rows = self.gradient(step.kind, rows), None if rows is None else rows.to(torch.float32)
         for c in range(columns):
-            column, address = None if rows is None else rows[..., c : c + 1], result.data_ptr() + 4 * c
-            call = self._column(MeasureKind.RECEIVED, column, address, 1, columns, request, chunks)
+            column = None if rows is None else rows[..., c : c + 1]
+            call = self._column(MeasureKind.RECEIVED, column, result, c, 1, columns, chunks)
             call.values_gradient = None if gradient is None else gradient.data_ptr() + 4 * c
             yield call
 
     def _column(
-        self,
-        kind: int,
-        rows: Tensor | None,
-        address: int,
-        width: int,
-        stride: int,
-        request: AttentionRequest,
-        chunks: int,
+        self, kind: int, rows: Tensor | None, result: Tensor, column: int, width: int, columns: int, chunks: int
     ) -> MeasureCall:
-        """The sums of the rows, each times `width` numbers; without any, times 1."""
-        batch, heads, _, keys = request.shape
-        by_chunk, values = None, self.strided(rows)
+        """The sums of the rows, each times `width` numbers (without any, 1), from a column of `result` on."""
+        by_chunk = None
         if chunks > 1:
-            sums = request.query.new_empty(batch, heads, chunks, keys, width, dtype=torch.float32)
-            by_chunk = self.keep(sums).data_ptr()
-        return MeasureCall(kind, width=width, values=values, result=address, by_chunk=by_chunk, stride=stride)
+            batch, heads, keys = result.shape[:3]
+            by_chunk = self.keep(result.new_empty(batch, heads, chunks, keys, width)).data_ptr()
+        address = result.data_ptr() + 4 * column
+        return MeasureCall(
+            kind, width=width, values=self.strided(rows), result=address, by_chunk=by_chunk, stride=columns
+        )
 
 
-def unsupported_request(request: AttentionRequest) -> list[str]:
-    """Why the mask or the score of a matrix cannot be computed."""
-    place, reasons = request.place, []
+def unsupported_rules(inputs: KernelInputs) -> Iterator[str]:
+    """Why the rules of a call cannot be computed."""
+    request, steps = inputs.request, inputs.steps
+    for measure, own in zip(inputs.measures.values(), steps.measures, strict=True):
+        yield from _unsupported(measure, own, Measure)
     if request.mask is not None:
-        reasons += _unsupported_mask(request.mask, request.mask.steps(place))
-    steps = request.score.steps(place)
-    reasons += _unsupported_kinds(request.score, steps, KINDS[Score])
-    if steps is not None and steps[0].kind != "dot_product":
-        reasons.append(_not_a_biased_product(request.score))
-    num_relative = 0
-    for step in steps or ():
-        num_relative += step.kind == "add_relative"
+        yield from _unsupported(request.mask, steps.mask, Mask)
+    yield from _unsupported(request.score, steps.score, Score)
+
+
+def _unsupported(rule: Rule, steps: list[Step] | None, base: type[Rule]) -> list[str]:
+    """Why steps cannot be computed: those of a rule, or those of a mask that it holds."""
+    if steps is None:
+        return _without_steps(rule)
+    kinds, reasons, depth, num_relative = KINDS[base], [], 0, 0
+    for step in steps:
+        kind = step.kind
+        if kind not in kinds:
+            reasons.append(f"it has no step '{kind}' of the {rule.base.__name__.lower()} {type(rule).__name__}")
+        elif base is Mask:
+            depth += _DEPTH_CHANGES.get(kind, 1)
+            if depth > MAX_MASK_DEPTH:
+                return [*reasons, f"it supports masks combined up to {MAX_MASK_DEPTH} deep"]
+        elif kind == "topk" and step.numbers[0] > MAX_TOPK:
+            reasons.append(f"it finds up to {MAX_TOPK} keys, not {step.numbers[0]}")
+        num_relative += kind == "add_relative"
+        if step.mask is not None:
+            reasons += _unsupported(rule, step.mask, Mask)
+        if step.other is not None:
+            reasons += unsupported_rules(KernelInputs(None, step.other, {}))
+            dtypes = {step.other.query.dtype, step.other.key.dtype}
+            reasons += [f"it does not support {dtype}" for dtype in dtypes if dtype not in DTYPES]
+    if base is Score and steps[0].kind != "dot_product":
+        reasons.append(_not_a_biased_product(rule))
     return [*reasons, "it supports one RelativeKey in a score"] if num_relative > 1 else reasons
 
 
-def unsupported_measure(measure: Measure, place: Place) -> list[str]:
-    """Why a measure cannot be computed."""
-    steps = measure.steps(place)
-    reasons = _unsupported_kinds(measure, steps, KINDS[Measure])
-    for step in steps or ():
-        if step.kind == "topk" and step.numbers[0] > MAX_TOPK:
-            reasons.append(f"it finds up to {MAX_TOPK} keys, not {step.numbers[0]}")
-        if step.mask is not None:
-            reasons += _unsupported_mask(measure, step.mask)
-        if step.other is not None:
-            reasons += unsupported_request(step.other)
-            dtypes = {step.other.query.dtype, step.other.key.dtype}
-            reasons += [f"it does not support {dtype}" for dtype in dtypes if dtype not in DTYPES]
-    return reasons
-
-
-def _unsupported_mask(rule: Rule, steps: list[Step] | None) -> list[str]:
-    reasons, depth = _unsupported_kinds(rule, steps, KINDS[Mask]), 0
-    for step in steps or ():
-        depth += _DEPTH_CHANGES.get(step.kind, 1)
-        if depth > MAX_MASK_DEPTH:
-            return [*reasons, f"it supports masks combined up to {MAX_MASK_DEPTH} deep"]
-    return reasons
-
-
-_DEPTH_CHANGES = {"and": -1, "or": -1, "not": 0}
-"""How many masks a step adds to those that are remembered, where that is not 1."""
-
-
-def _unsupported_kinds(rule: Rule, steps: list[Step] | None, kinds: frozenset[str]) -> list[str]:
-    """A reason for each step of another kind, or for each rule that has no steps."""
-    reasons: list[str] = []
-    for step in steps or ():
-        if step.kind not in kinds:
-            reasons.append(f"it has no step '{step.kind}' of the {rule.base.__name__.lower()} {type(rule).__name__}")
-    if steps is not None:
-        return reasons
+def _without_steps(rule: Rule) -> list[str]:
     reasons = [
         f"it does not support the {part.base.__name__.lower()} {type(part).__name__}"
         for part in subtrees(rule)
         if isinstance(part, Rule) and not has_steps(type(part))
     ]
     return reasons or [_not_a_biased_product(rule) if isinstance(rule, Score) else f"it does not support {rule!r}"]
+
+
+_DEPTH_CHANGES = {"and": -1, "or": -1, "not": 0}
+"""How many masks a step adds to those that are remembered, where that is not 1."""
 
 
 def _not_a_biased_product(score: Rule) -> str:
