@@ -35,10 +35,12 @@ def tensors_in(tree: Any) -> list[Tensor]:
             tensors.append(part)
         elif part is _END:
             parents.pop()
-        elif (kind := _kind(cls)) is not None and id(part) not in parents:  # a rule that holds itself is listed once
-            parents.append(id(part))
-            todo.append(_END)
-            todo += reversed(part.__dict__.values() if kind is object else part.values() if kind is Mapping else part)
+        elif id(part) not in parents:  # a rule that holds itself is listed once
+            kind = object if getattr(cls, "is_tree_node", False) else _KINDS.get(cls) or _find_kind(cls)
+            if kind is not None:
+                parts = part.__dict__.values() if kind is object else part.values() if kind is Mapping else part
+                parents.append(id(part))
+                todo += (_END, *reversed([*parts]))
     return tensors
 
 
@@ -55,7 +57,7 @@ def map_tensors(tree: Tree, fn: Callable[[Tensor], Tensor]) -> Tree:
 def _map_tensors(tree: Any, fn: Callable[[Tensor], Tensor], parents: dict[int, Any]) -> Any:
     """The mapped tree; `parents` maps the `id` of each tree around it to what will replace that one."""
     cls = type(tree)
-    kind = _kind(cls)
+    kind = object if getattr(cls, "is_tree_node", False) else _KINDS.get(cls) or _find_kind(cls)
     if kind is None:
         return tree
     if id(tree) in parents:  # a rule that holds itself
@@ -91,9 +93,10 @@ def subtrees(tree: Any) -> list[Any]:
         if isinstance(part, Tensor) or id(part) in found:
             continue
         found[id(part)] = part
-        if type(part) in _LEAVES:
+        cls = type(part)
+        if cls in _LEAVES:
             continue
-        kind = object if getattr(part, "is_tree_node", False) else _find_kind(type(part))
+        kind = object if getattr(cls, "is_tree_node", False) else _KINDS.get(cls) or _find_kind(cls)
         if kind is not None:
             todo += part.__dict__.values() if kind is object else part.values() if kind is Mapping else part
     return list(found.values())
@@ -112,20 +115,17 @@ def rebuild(cls: type[Tree], parts: Mapping[str, Any]) -> Tree:
 
 
 _LEAVES = frozenset((type(None), bool, int, float, str, slice, torch.device, torch.dtype))
+_KINDS: dict[type, Any] = {tuple: Sequence, list: Sequence, dict: Mapping}
+"""What `_find_kind` finds for the most frequent containers."""
 
 
 def _find_kind(cls: type) -> Any:
-    """How the parts of instances are found: `Mapping`, `Sequence`, `object` (by ``__dict__``), or None for leaves."""
-    if cls in _LEAVES:
-        return None
-    if getattr(cls, "is_tree_node", False) or (is_dataclass(cls) and cls.__dictoffset__):
+    """How the parts of instances are found: as those of a `Mapping`, a `Sequence` or an `object`; None for leaves."""
+    if is_dataclass(cls) and cls.__dictoffset__:
         return object
     if issubclass(cls, (tuple, list)):
         return Sequence
     return Mapping if issubclass(cls, Mapping) else None
-
-
-_kind = lru_cache(maxsize=1024)(_find_kind)  # torch.compile warns about it in code that it traces
 
 
 class Encoder:
