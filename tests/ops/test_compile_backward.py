@@ -17,7 +17,6 @@ from helpers.ops.dense_reference import definition
 from helpers.ops.tiny_attention import TOKENS
 from helpers.pairwise import everything, pairwise
 from regard.ops import attend, weights
-from regard.ops.kernels import sparse
 from regard.ops.masks import Causal
 from regard.ops.measures import Max
 
@@ -91,18 +90,16 @@ CASES = [(*case, *parts) for case, parts in zip(CASES, cycle(PARTS), strict=Fals
     ("mask", "kernel", "score", "measure", "shared", "learned", "loss_of"), CASES if everything() else CASES[::2]
 )
 def test_compiled_backward_matches_the_definition_and_the_layouts_of_the_fakes(
-    monkeypatch, mask, kernel, score, measure, shared, learned, loss_of
+    mask, kernel, score, measure, shared, learned, loss_of
 ):
     backend, names = strict()
-    compare(
-        monkeypatch, {"backend": backend, "fullgraph": True}, mask, kernel, score, measure, shared, learned, loss_of
-    )
+    compare({"backend": backend, "fullgraph": True}, mask, kernel, score, measure, shared, learned, loss_of)
     assert names == ["regard.attend.default", "regard.attend_backward.default"]
 
 
 @pytest.mark.parametrize("case", CASES[3::7])
-def test_inductor_matches_the_definition_forward_and_backward(monkeypatch, inductor, case):
-    compare(monkeypatch, inductor, *case)
+def test_inductor_matches_the_definition_forward_and_backward(inductor, case):
+    compare(inductor, *case)
 
 
 @pytest.mark.parametrize("learned", ["query", "key"])
@@ -162,9 +159,8 @@ def test_backward_drops_the_weights_that_forward_dropped(inductor):
     same(actual, {"output": (dropless * kept * 2) @ transposed(leaves[2])}, leaves)
 
 
-def compare(monkeypatch, options, mask, kernel, score, measure, shared, learned, loss_of):
+def compare(options, mask, kernel, score, measure, shared, learned, loss_of):
     """Compare a compiled program with the dense definition in float64; the heads are transposed views."""
-    monkeypatch.setattr(sparse, "MAX_DENSITY", 1 if kernel == "sparse" else 0)
     torch._dynamo.reset()
     torch.manual_seed(0)
     case, rule = SCORES[score], MASKS[mask]
@@ -188,7 +184,7 @@ def compare(monkeypatch, options, mask, kernel, score, measure, shared, learned,
         query, key, value, stored = apart(arguments)
         rules = {"mask": rule, "score": case.rule(stored)}
         if loss_of == "weights":
-            return weights(query, key, **rules).measure(requested)
+            return weights(query, key, **rules, kernel=kernel).measure(requested)
         att = attend(query, key, value, **rules, measure={} if loss_of == "output" else requested, kernel=kernel)
         return att.measured if loss_of == "answers" else {"output": att.output, **att.measured}
 

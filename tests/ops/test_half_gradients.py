@@ -9,7 +9,8 @@ import torch
 
 from helpers.ops.cases import Cosine, Squares, kernels
 from regard.ops import attend, weights
-from regard.ops.kernels import blocks, sparse
+from regard.ops.kernels.blocks import CPU
+from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.reference import Reference
 from regard.ops.masks import Neighbours
 from regard.ops.measures import KLDivergence, Received, TransposedProduct
@@ -172,12 +173,6 @@ def columns(W):
     return W.columns([0, 1, 5, 30, 31, 69])
 
 
-@pytest.fixture
-def _several_blocks(monkeypatch):
-    monkeypatch.setattr(sparse, "MAX_DENSITY", 1)
-    monkeypatch.setattr(blocks, "CPU", replace(blocks.CPU, rows=16, max_rows=16))
-
-
 CALLS = {  # several passes over the matrix each, whose gradients are added up
     "columns": columns,
     "log of columns": lambda W: columns(W).log(),
@@ -192,15 +187,15 @@ CALLS = {  # several passes over the matrix each, whose gradients are added up
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.usefixtures("_several_blocks")
-def test_gradients_of_several_passes_are_rounded_once(call, dtype):
+@pytest.mark.parametrize("kernel", [None, Blockwise(replace(CPU, rows=16, max_rows=16))], ids=["default", "blocks"])
+def test_gradients_of_several_passes_are_rounded_once(call, dtype, kernel):
     random = torch.Generator().manual_seed(0)
     shapes = (BATCH, HEADS, QUERIES, DIM), (BATCH, 1, KEYS, DIM), (8, HEADS)
     halves = [torch.randn(shape, generator=random).to(dtype) for shape in shapes]
 
     def gradients(to):
         query, key, table = leaves = [half.to(to).requires_grad_() for half in halves]
-        result = CALLS[call](weights(query, key, score=DOT + T5RelativeBias(table)))
+        result = CALLS[call](weights(query, key, score=DOT + T5RelativeBias(table), kernel=kernel))
         upstream = torch.linspace(1, 9, result.numel()).view(result.shape).to(result.dtype)
         return torch.autograd.grad(result, leaves, upstream)
 

@@ -113,7 +113,7 @@ def check_large_masks(change, way, place):
 def layout(mask):
     """Where the blocks of the streaming kernel lie, and in which keys each of them masks nothing."""
     request = make_request(*TENSORS[:2], mask=mask)
-    streams = partition(request, 1, sizes=replace(CPU, rows=5))
+    streams = partition(request, replace(CPU, rows=5), 1)
     return [(place.index, place.full_key_range()) for stream in streams for place in stream]
 
 

@@ -11,8 +11,8 @@ from helpers.ops.cases import masks
 from helpers.ops.tiny_attention import TOKENS, Attention, tensors
 from regard.errors import InvalidArgument
 from regard.ops import attend, weights
-from regard.ops.kernels import threads
 from regard.ops.kernels.base import KernelInputs
+from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.masks import Causal, Neighbours
 from regard.ops.measures import Measure, TopK, as_measures
 from regard.ops.request import make_request
@@ -156,9 +156,8 @@ def test_a_user_s_measure_under_torch_func():
     torch.testing.assert_close(grad(loss)(query, "blockwise"), grad(loss)(query, "reference"))
 
 
-def test_transformed_and_compiled_programs_run_on_threads(monkeypatch):
-    monkeypatch.setattr(threads, "MIN_MULTIPLY_ADDS", 0)
-    query, key, value = torch.randn(3, 2, 8, 500, 8).unbind()
+def test_transformed_and_compiled_programs_run_on_threads():
+    query, key, value = torch.randn(3, 1, 2, 512, 2**13).unbind()  # so wide that it is worth it
     leaves = [tensor.clone().requires_grad_() for tensor in (query, key, value)]
 
     def loss(query, key, value, kernel="blockwise"):
@@ -169,6 +168,7 @@ def test_transformed_and_compiled_programs_run_on_threads(monkeypatch):
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
+        assert Blockwise().streams(KernelInputs(None, make_request(query, key), {}))[1] == 2
         gradients = [
             grad(loss, argnums=(0, 1, 2))(query, key, value),
             torch.autograd.grad(torch.compile(loss, backend="aot_eager", fullgraph=True)(*leaves), leaves),

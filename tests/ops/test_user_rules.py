@@ -15,7 +15,8 @@ import regard
 from regard.cli.info import gather
 from regard.errors import InvalidArgument, InvalidFile, InvalidType, KernelNotSupported
 from regard.ops import attend, weights
-from regard.ops.kernels import blocks, threads
+from regard.ops.kernels.blocks import CPU
+from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.dispatch import KERNELS
 from regard.ops.masks import Mask
 from regard.ops.measures import Measure
@@ -156,11 +157,9 @@ def expected(user, kind, inputs):
     return outputs, torch.autograd.grad([output.square().sum() for output in outputs], [*inputs, learned])
 
 
-@pytest.mark.parametrize("kernel", [None, "blockwise", "reference"])
+@pytest.mark.parametrize("kernel", [None, Blockwise(replace(CPU, rows=3)), "blockwise", "reference"])
 @pytest.mark.parametrize("kind", ["subclass", "scratch"])
-@pytest.mark.parametrize("rows", [3, 128])
-def test_user_rules_give_the_results_and_gradients_of_their_formulas(monkeypatch, user, kind, kernel, rows):
-    monkeypatch.setattr(blocks, "CPU", replace(blocks.CPU, rows=rows))
+def test_user_rules_give_the_results_and_gradients_of_their_formulas(user, kind, kernel):
     outputs, gradients, _ = results(user, kind, tensors(), kernel=kernel)
     torch.testing.assert_close((outputs, gradients), expected(user, kind, tensors()))
 
@@ -174,13 +173,12 @@ def test_kernels_that_cannot_compute_user_rules_say_so(user, kind):
 
 
 @pytest.mark.parametrize("kind", ["subclass", "scratch"])
-def test_user_rules_run_on_several_threads(monkeypatch, user, kind):
-    monkeypatch.setattr(threads, "MIN_MULTIPLY_ADDS", 0)
-    monkeypatch.setattr(blocks, "CPU", replace(blocks.CPU, rows=3, elements=64))
+def test_user_rules_run_on_several_threads(user, kind):
+    kernel = Blockwise(replace(CPU, rows=3, elements=64), min_multiply_adds=0)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
-        outputs, gradients, _ = results(user, kind, tensors(), kernel="blockwise")
+        outputs, gradients, _ = results(user, kind, tensors(), kernel=kernel)
     finally:
         torch.set_num_threads(before)
     torch.testing.assert_close((outputs, gradients), expected(user, kind, tensors()))
@@ -457,16 +455,3 @@ def test_the_scale_of_a_score_that_defines_none_is_that_of_the_dot_product(kerne
     expected = torch.nn.functional.scaled_dot_product_attention(query @ weight, key, value, attn_mask=distance, scale=1)
     for score in (regard.Bilinear(weight) + Distance(), Distance() + regard.Bilinear(weight)):
         torch.testing.assert_close(attend(query, key, value, score=score, kernel=kernel).output, expected)
-
-
-def test_checking_a_rule_changes_nothing_for_other_calls():
-    sizes = []
-
-    class Watching(Product):
-        def __call__(self, query, key, scale, tile):
-            sizes.append(blocks.block_sizes(query.device))
-            return super().__call__(query, key, scale, tile)
-
-    before = blocks.block_sizes(torch.device("cpu"))
-    check(Watching())
-    assert set(sizes) == {before}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 
 import pytest
@@ -14,9 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from helpers.ops.cases import MASKS, SCORES, allowed, masks
 from helpers.pairwise import everything
 from regard import nn
-from regard.errors import InvalidArgument, InvalidType, StaleView
-from regard.ops import WeightMatrix, attend, weight_matrix, weights
-from regard.ops.kernels import blockwise
+from regard.errors import InvalidArgument, InvalidType, KernelNotSupported, StaleView
+from regard.ops import WeightMatrix, attend, weights
+from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.masks import Causal
 from regard.ops.measures import Diagonal, Received, TopK
 from regard.ops.scores import Additive
@@ -106,19 +107,62 @@ def test_random_indices(index):
         torch.testing.assert_close(actual, expected, rtol=0, atol=1e-14)
 
 
-def test_only_the_rows_of_an_index_are_computed(monkeypatch):
+def test_only_the_rows_of_an_index_are_computed():
     rows = []
-    compute_block = blockwise.compute_block
 
-    def counted(location, query, key, **options):
-        rows.append(query.shape[0] * query.shape[1] * query.shape[2])
-        return compute_block(location, query, key, **options)
+    class Counting(Blockwise):
+        def forward(self, inputs, options):
+            rows.append(math.prod(inputs.request.shape[:3]))
+            return super().forward(inputs, options)
 
-    monkeypatch.setattr(blockwise, "compute_block", counted)
+    W = matrix()
+    W = weights(W.request.query, W.request.key, kernel=Counting())
     for index, count in [((0, 3, 5), 1), ((..., 2, slice(None)), B * H), ((torch.arange(2), [0, 3], [3, 8]), 2)]:
         rows.clear()
-        matrix()[index]
+        W[index]
         assert sum(rows) == count
+
+
+def test_every_read_goes_to_the_kernel_of_the_matrix():
+    calls = []
+
+    class Counting(Blockwise):
+        def run(self, inputs):
+            calls.append(inputs)
+            return super().run(inputs)
+
+    query, key = matrix().request.query, matrix().request.key
+    W = weights(query, key, kernel=Counting())
+    reads = {
+        "measure": lambda W: W.entropy(),
+        "dense": lambda W: W.dense(),
+        "scores": lambda W: W.scores.dense(),
+        "rectangle": lambda W: W[0, 3],
+        "rows": lambda W: W[[0, 1], [3, 2], [4, 8]],
+        "cells": lambda W: W[[0, 1], [3, 2], [4, 8], [0, 1]],
+        "columns": lambda W: W.columns([2, 5]),
+        "product": lambda W: W @ torch.ones(K, dtype=W.dtype),
+        "product with the transpose": lambda W: W.mT @ torch.ones(Q, dtype=W.dtype),
+        "top of the transpose": lambda W: W.mT.topk(2),
+    }
+    for name, read in reads.items():
+        for part in (W, W.at(batch=[0, 1]), W.to("cpu"), W.detach(), W.in_dtype_of_sums()):
+            calls.clear()
+            read(part)
+            assert calls, name
+
+
+def test_a_kernel_may_be_named_and_must_be_able_to_compute_what_is_read():
+    query, key = matrix().request.query.detach().requires_grad_(), matrix().request.key
+    entropy = weights(query, key, kernel="reference").entropy()
+    (first,) = torch.autograd.grad(entropy.sum(), query, create_graph=True)
+    (second,) = torch.autograd.grad(first.square().sum(), query)  # which no other kernel has
+    assert second.abs().max() > 0
+    with pytest.raises(InvalidArgument, match="kernel: unknown name 'refrence', did you mean 'reference'"):
+        weights(query, key, kernel="refrence")
+    W = weights(query, key, kernel="sdpa")
+    with pytest.raises(KernelNotSupported, match=r"cannot compute this call: .* measure Entropy"):
+        W.entropy()
 
 
 def test_scores_are_minus_infinity_where_masked():
@@ -446,13 +490,22 @@ def test_a_long_row_among_many_short_ones_takes_memory_of_the_cells():
     assert largest_tensor(lambda: W[0, 0, rows, keys]) < tokens * tokens / 4  # the largest is a block
 
 
-def test_columns_of_a_score_with_a_large_workspace_take_several_steps(monkeypatch):
-    x = torch.randn(1, 2, 400, 32, generator=torch.Generator().manual_seed(0))
-    W = weights(x, x, score=Additive(torch.ones(32)))
+def test_columns_of_a_score_with_a_large_workspace_take_several_steps():
+    x = torch.randn(1, 2, 400, 64, generator=torch.Generator().manual_seed(0))
+    W = weights(x, x, score=Additive(torch.ones(64)))
     expected = W.dense()[..., 5:395]
-    monkeypatch.setattr(weight_matrix, "CELLS_PER_STEP", 2 * 400 * 32 * 4)  # 4 columns
     torch.testing.assert_close(W.columns(slice(5, 395)), expected)
-    assert largest_tensor(lambda: W.columns(slice(5, 395))) < 2 * 400 * 390 * 32 / 4
+    assert largest_tensor(lambda: W.columns(slice(5, 395))) < 2 * 400 * 390 * 64 / 4
+
+
+def test_the_strongest_queries_of_many_keys_take_several_steps():
+    query, key = (torch.randn(1, 1, tokens, 4, generator=torch.Generator().manual_seed(0)) for tokens in (1500, 6000))
+    W = weights(query, key, mask=Causal())
+    assert largest_tensor(lambda: W.mT.topk(2)) < 1500 * 6000 / 2
+    values, indices = W.mT.topk(2)
+    expected = W.dense().mT.topk(2)
+    torch.testing.assert_close(values, expected.values)
+    assert (indices == expected.indices)[values > 0].float().mean() > 0.999  # of two nearly equal ones, either
 
 
 def test_strongest_queries_are_looked_up_again_only_for_gradients(monkeypatch):

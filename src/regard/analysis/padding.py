@@ -28,7 +28,7 @@ def know_padding(weights: WeightMatrix, *, is_self: bool) -> WeightMatrix:
     if not allowed:
         return weights
     valid = torch.stack(allowed).all(0)
-    return weights if bool(valid.all()) else WeightMatrix(weights.request, valid)
+    return weights if bool(valid.all()) else WeightMatrix(weights.request, valid, weights.kernel)
 
 
 def valid_queries(weights: WeightMatrix, *, is_self: bool) -> Bool[Tensor, "batch queries"]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.checks import Checks, describe
 from regard.ops.kernels.base import Kernel, KernelInputs
-from regard.ops.kernels.dispatch import select_kernel
+from regard.ops.kernels.dispatch import as_kernel, select_kernel
 from regard.ops.masks.base import MaskLike
 from regard.ops.measures.base import MeasureLike, as_measures
 from regard.ops.request import check_request, make_request
@@ -132,6 +132,7 @@ def weights(
     score: Score | str | None = None,
     scale: float | None = None,
     offset: int | None = None,
+    kernel: str | Kernel | None = None,
 ) -> WeightMatrix:
     """The weight matrix of query and key. Nothing is computed until it is used.
 
@@ -142,12 +143,15 @@ def weights(
         score: As in `attend`.
         scale: As in `attend`.
         offset: As in `attend`.
+        kernel: Name of the kernel that computes what you read, or a kernel; one that cannot compute it then raises
+            `KernelNotSupported`. Default: for each read, the first suitable one.
 
     Returns:
         WeightMatrix: (batch, heads, queries, keys).
 
     Raises:
-        InvalidArgument: If shapes, dtypes, devices or head counts do not fit; every problem is in the message.
+        InvalidArgument: If there is no kernel of this name, or shapes, dtypes, devices or head counts do not fit; every
+            problem is in the message.
         InvalidType: If an argument has a wrong type.
 
     Examples:
@@ -156,4 +160,6 @@ def weights(
         >>> W[0, 3, 120].shape, W.entropy().shape
         (torch.Size([5000]), torch.Size([1, 8, 5000]))
     """
-    return WeightMatrix(make_request(query, key, mask=mask, score=score, scale=scale, offset=offset))
+    chosen = None if kernel is None else as_kernel(kernel)
+    request = make_request(query, key, mask=mask, score=score, scale=scale, offset=offset)
+    return WeightMatrix(request, kernel=chosen)

@@ -23,7 +23,7 @@ from regard.ops.indexing import (
     similar_rows,
     split_index,
 )
-from regard.ops.kernels.base import KernelInputs
+from regard.ops.kernels.base import Kernel, KernelInputs
 from regard.ops.kernels.dispatch import select_kernel
 from regard.ops.measures.base import Measure
 from regard.ops.request import AttentionRequest
@@ -53,8 +53,13 @@ class Matrix:
 
     _source: Source
 
-    def __init__(self, request: AttentionRequest, valid_queries: Bool[Tensor, "batch queries"] | None = None) -> None:
-        self.request = request
+    def __init__(
+        self,
+        request: AttentionRequest,
+        valid_queries: Bool[Tensor, "batch queries"] | None = None,
+        kernel: Kernel | None = None,
+    ) -> None:
+        self.request, self.kernel = request, kernel
         self.valid_queries = valid_queries
         """(batch, queries) False where a query is padding; None if none is known to be."""
         # The indices that `at` selected are copies, which nobody changes.
@@ -133,19 +138,19 @@ class Matrix:
         if valid is not None:
             rows = [slice(None) if index is None else index for index in (selected[0], selected[2])]
             valid = valid[rows[0]][:, rows[1]]
-        return type(self)(self.request.at(*selected), valid)
+        return type(self)(self.request.at(*selected), valid, self.kernel)
 
     def to(self, device: torch.device | str) -> Self:
         """The same matrix on another device."""
         device = as_device(device)
         self._check_unchanged()
         request, valid = map_tensors((self.request, self.valid_queries), lambda tensor: tensor.to(device))
-        return type(self)(request, valid)
+        return type(self)(request, valid, self.kernel)
 
     def detach(self) -> Self:
         """The same matrix, detached from the graph of its tensors."""
         self._check_unchanged()
-        return type(self)(map_float_tensors(self.request, Tensor.detach), self.valid_queries)
+        return type(self)(map_float_tensors(self.request, Tensor.detach), self.valid_queries, self.kernel)
 
     def dense(self, limit: int = DENSE_LIMIT) -> Float[Tensor, "batch heads queries keys"]:
         """The whole matrix, (batch, heads, queries, keys).
@@ -161,12 +166,12 @@ class Matrix:
         """
         self._check_unchanged()
         self._check_limit(prod(self.shape), limit)
-        return evaluate(self.request, {"cells": SelectCells(self._source, slice(None))})["cells"]
+        return self._evaluate(self.request, {"cells": SelectCells(self._source, slice(None))})["cells"]
 
     def in_dtype_of_sums(self) -> Self:
         """The same matrix, in whose gradients those of several calls are added up before they are rounded."""
         self._check_unchanged()
-        return type(self)(self.request.in_dtype_of_sums(), self.valid_queries)
+        return type(self)(self.request.in_dtype_of_sums(), self.valid_queries, self.kernel)
 
     def query_blocks(self, max_cells: int = 2**24) -> Iterator[slice]:
         """Slices of the queries, in order, with at most so many cells each: blocks that can be dense, one at a time."""
@@ -220,7 +225,7 @@ class Matrix:
             None if len(part) == size else torch.tensor(part, device=self.request.query.device)
             for part, size in zip(entries, sizes, strict=True)
         ]
-        return evaluate(self.request.at(*selected), {"cells": SelectCells(self._source, keys)})["cells"]
+        return self._evaluate(self.request.at(*selected), {"cells": SelectCells(self._source, keys)})["cells"]
 
     def _rows(self, numbers: Tensor, limit: int, keys: slice = slice(None)) -> Tensor:
         """Rows by their numbers, (*numbers.shape, keys)."""
@@ -252,8 +257,14 @@ class Matrix:
         for axes, part in rectangles(unique, whole.shape) if len(unique) else ():
             request = whole.at(*axes)
             selected = keys if isinstance(keys, slice) else keys[part].view(*request.shape[:3], width)
-            parts.append(evaluate(request, {"cells": SelectCells(self._source, selected)})["cells"].flatten(0, 2))
+            cells = self._evaluate(request, {"cells": SelectCells(self._source, selected)})["cells"]
+            parts.append(cells.flatten(0, 2))
         return torch.cat(parts) if len(parts) > 2 else parts[-1]
+
+    def _evaluate(self, request: AttentionRequest, measures: Mapping[str, Measure]) -> dict[str, Any]:
+        """Compute measures of this matrix, or of a part of it, in one pass."""
+        inputs = KernelInputs(None, request, measures)
+        return select_kernel(inputs, self.kernel).run(inputs)[1]
 
     def _check_limit(self, cells: int, limit: int) -> None:
         if cells > limit:
@@ -272,12 +283,6 @@ class ScoreMatrix(Matrix):
     """The input of the softmax: the scores with scale, −∞ where masked."""
 
     _source = "scores"
-
-
-def evaluate(request: AttentionRequest, measures: Mapping[str, Measure]) -> dict[str, Any]:
-    """Compute measures of a matrix in one pass."""
-    inputs = KernelInputs(None, request, measures)
-    return select_kernel(inputs).run(inputs)[1]
 
 
 def _size(count: int) -> str:

@@ -16,7 +16,7 @@ from regard.ops.kernels.base import KernelInputs
 from regard.ops.kernels.blocks import slices
 from regard.ops.kernels.dispatch import select_kernel
 from regard.ops.linear_operator import as_columns, linear_operator, require_one_head
-from regard.ops.matrix import DENSE_LIMIT, Matrix, ScoreMatrix, evaluate
+from regard.ops.matrix import DENSE_LIMIT, Matrix, ScoreMatrix
 from regard.ops.measures import Measure, MeasureLike, Received, TopK, TopKResult, TransposedProduct, as_measures
 from regard.ops.request import in_dtype_of_sums
 from regard.ops.tile import KeyRange
@@ -55,7 +55,7 @@ class WeightMatrix(Matrix):
     def scores(self) -> ScoreMatrix:
         """The matrix before softmax."""
         self._check_unchanged()
-        return ScoreMatrix(self.request, self.valid_queries)
+        return ScoreMatrix(self.request, self.valid_queries, self.kernel)
 
     def measure(self, *measures: str | Measure | MeasureLike) -> dict[str, Any]:
         """Compute measures in one pass.
@@ -89,7 +89,7 @@ class WeightMatrix(Matrix):
         self._check_unchanged()
         if self.valid_queries is not None:
             named = {name: measure.for_valid_queries(self.valid_queries) for name, measure in named.items()}
-        return evaluate(self.request, named)
+        return self._evaluate(self.request, named)
 
     def entropy(self) -> Float[Tensor, "batch heads queries"]:
         """Entropy of each row in nats, (batch, heads, queries); see `Entropy`."""
@@ -145,7 +145,7 @@ class WeightMatrix(Matrix):
         The largest weight of each row, from which `MaxResult.weights_of` computes the others, takes one pass.
         """
         request = self.request.in_dtype_of_sums()
-        strongest = evaluate(request, as_measures("max"))["max"]
+        strongest = self._evaluate(request, as_measures("max"))["max"]
         batch, heads, queries, head_dim = request.query.shape
         step = max(1, CELLS_PER_STEP // (batch * heads * queries * request.score.workspace_per_cell(head_dim)))
         for part in (part for run in runs for part in slices(run, step)):
@@ -191,7 +191,7 @@ class WeightMatrix(Matrix):
         if x.requires_grad and len(value) < self.shape[0]:  # its gradient is a sum over the batch
             value = in_dtype_of_sums(value, self.dtype)
         inputs = KernelInputs(value.expand(self.shape[0], -1, -1, -1), self.request, {})
-        output, _ = select_kernel(inputs).run(inputs)
+        output, _ = select_kernel(inputs, self.kernel).run(inputs)
         assert output is not None
         return (output[..., 0] if x.ndim == 1 else output).to(x.dtype)
 

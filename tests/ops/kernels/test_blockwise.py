@@ -21,6 +21,7 @@ from helpers.pairwise import each_value
 from regard.errors import InvalidArgument, StaleView
 from regard.ops import attend, weights
 from regard.ops.kernels import threads
+from regard.ops.kernels.base import KernelInputs
 from regard.ops.kernels.blocks import CPU, partition
 from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.threads import run_parallel
@@ -29,6 +30,8 @@ from regard.ops.measures import BlockMean, LogSumExp, Measure
 from regard.ops.request import make_request
 from regard.ops.scores import Score
 from regard.ops.weight_matrix import WeightMatrix
+
+ON_THREADS = Blockwise(min_multiply_adds=0)
 
 
 def tensors(batch=1, heads=2, kv_heads=1, queries=7, keys=6, dim=3, dtype=torch.float64):
@@ -94,7 +97,7 @@ def test_results_do_not_depend_on_the_size_of_blocks(rows, cells, mask, kv_heads
 def cells_computed(mask, queries, keys, batch=1, heads=2):
     request = make_request(torch.zeros(batch, heads, queries, 4), torch.zeros(batch, heads, keys, 4), mask=mask)
     count = 0
-    for location in chain(*partition(request, 4, heads)):
+    for location in chain(*partition(request, CPU, 4, heads)):
         sizes = [part.stop - part.start for part in location.index]
         count += sizes[0] * sizes[1] * sizes[2] * sizes[3]
     return count / (batch * heads)
@@ -112,7 +115,7 @@ def test_keys_that_no_query_may_see_are_not_computed():
 def test_each_row_is_in_one_block():
     request = make_request(torch.zeros(3, 6, 300, 4), torch.zeros(3, 2, 500, 4))
     seen = torch.zeros(3, 6, 300)
-    for location in chain(*partition(request, 4, 2, 3)):
+    for location in chain(*partition(request, CPU, 4, 2, 3)):
         seen[location.index[:3]] += 1
         assert location.heads.stop - location.heads.start == 1  # 3 heads share keys, and 2 share values
     assert (seen == 1).all()
@@ -129,7 +132,7 @@ def test_streams_share_no_head_of_keys_or_values(n, subtests):
 def check_streams(n, heads, shared, parts):
     request = make_request(torch.zeros(3, heads, n, 4), torch.zeros(3, shared[0], n, 4), mask=Causal())
     owner, rows = {}, torch.zeros(3, heads, n)
-    cut = [list(stream) for stream in partition(request, parts, *shared)]
+    cut = [list(stream) for stream in partition(request, CPU, parts, *shared)]
     for number, locations in enumerate(cut):
         for location in locations:
             rows[location.index[:3]] += 1
@@ -144,8 +147,7 @@ def check_streams(n, heads, shared, parts):
 
 @pytest.mark.parametrize("kv_heads", [8, 2, 1])
 @pytest.mark.parametrize("mask", [None, Causal()], ids=["all", "causal"])
-def test_several_threads_compute_what_one_computes(kv_heads, mask, monkeypatch):
-    monkeypatch.setattr(threads, "MIN_MULTIPLY_ADDS", 0)
+def test_several_threads_compute_what_one_computes(kv_heads, mask):
     query, key, value = (  # in float64, because sums over other blocks round differently
         torch.randn(2, heads, 700, 8, dtype=torch.float64, requires_grad=True) for heads in (8, kv_heads, kv_heads)
     )
@@ -155,7 +157,7 @@ def test_several_threads_compute_what_one_computes(kv_heads, mask, monkeypatch):
             torch.set_num_threads(count)
             torch.manual_seed(0)
             requested = ["entropy", "received", "max", BlockMean(64)]
-            att = attend(query, key, value, mask=mask, measure=requested, kernel="blockwise")
+            att = attend(query, key, value, mask=mask, measure=requested, kernel=ON_THREADS)
             parts = [part for each in att.measured.values() for part in (each if isinstance(each, tuple) else (each,))]
             loss = sum(part.square().sum() for part in (att.output, *parts))
             results.append([att.output, *parts, *torch.autograd.grad(loss, (query, key, value))])
@@ -164,13 +166,12 @@ def test_several_threads_compute_what_one_computes(kv_heads, mask, monkeypatch):
     torch.testing.assert_close(*results)
 
 
-def test_dropout_is_replayed_with_the_number_of_threads_of_the_forward_pass(monkeypatch):
-    monkeypatch.setattr(threads, "MIN_MULTIPLY_ADDS", 0)
+def test_dropout_is_replayed_with_the_number_of_threads_of_the_forward_pass():
     query, key, value = (torch.randn(2, 8, 700, 8, requires_grad=True) for _ in range(3))
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(4)
-        output = attend(query, key, value, dropout=0.3, kernel="blockwise").output
+        output = attend(query, key, value, dropout=0.3, kernel=ON_THREADS).output
         torch.set_num_threads(1)
         (gradient,) = torch.autograd.grad(output.sum(), value)
     finally:
@@ -226,29 +227,30 @@ def test_small_calls_use_one_thread():
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
-        sizes = 0, threads.MIN_MULTIPLY_ADDS - 1, threads.MIN_MULTIPLY_ADDS
-        assert [threads.thread_count(size) for size in sizes] == [1, 1, 3]
+        kernel = Blockwise(min_multiply_adds=2 * 5 * 4 * 5)
+        for queries, expected in ((4, 1), (5, 3)):
+            query, key = torch.zeros(1, 2, queries, 4), torch.zeros(1, 2, 5, 4)
+            assert kernel.streams(KernelInputs(None, make_request(query, key), {}))[1] == expected
     finally:
         torch.set_num_threads(before)
 
 
-def test_threads_work_in_inference_mode_and_in_a_forked_process(monkeypatch):
-    monkeypatch.setattr(threads, "MIN_MULTIPLY_ADDS", 0)
+def test_threads_work_in_inference_mode_and_in_a_forked_process():
     query = torch.randn(2, 8, 700, 8)
-    expected = attend(query, query, query, measure="entropy").output
+    expected = attend(query, query, query, measure="entropy", kernel=ON_THREADS).output
     with torch.inference_mode():
-        assert torch.equal(attend(query, query, query, measure="entropy").output, expected)
+        assert torch.equal(attend(query, query, query, measure="entropy", kernel=ON_THREADS).output, expected)
     script = """
 import os, sys, torch, regard
-from regard.ops.kernels import threads
-threads.MIN_MULTIPLY_ADDS = 0
+from regard.ops.kernels.blockwise import Blockwise
+kernel = Blockwise(min_multiply_adds=0)
 torch.set_num_threads(2)
 query = torch.randn(2, 8, 700, 8)
-regard.attend(query, query, query, measure="entropy")
+regard.attend(query, query, query, measure="entropy", kernel=kernel)
 child = os.fork() if hasattr(os, "fork") else 0
 if child == 0:
     torch.set_num_threads(1)  # OpenMP has lost its threads, too
-    regard.attend(query, query, query, measure="entropy")
+    regard.attend(query, query, query, measure="entropy", kernel=kernel)
     os._exit(0)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """

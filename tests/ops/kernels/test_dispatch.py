@@ -101,6 +101,13 @@ def test_kernels_may_be_inefficient_only_on_request():
         assert [each[: len(reason)] for each in kernel.inefficient_reasons(call)] == [reason]
         assert select_kernel(call).name != kernel.name
         assert select_kernel(call, kernel.name).name == kernel.name
+    assert list(Sparse(max_density=1).inefficient_reasons(cases[0][1])) == []
+
+
+def test_kernels_with_the_same_settings_are_equal():
+    assert Blockwise() == Blockwise(min_multiply_adds=2**32) != Blockwise(min_multiply_adds=0)
+    assert Sparse() != Blockwise()
+    assert len({Sparse(), Sparse(max_density=0.5), Sparse(max_density=1 / 8)}) == 2
 
 
 def test_an_unknown_name_gets_a_hint():

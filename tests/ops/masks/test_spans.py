@@ -8,18 +8,17 @@ import torch
 from helpers.ops.cases import allowed, masks
 from regard.errors import InvalidArgument, InvalidType
 from regard.ops import weights
-from regard.ops.masks import Spans, spans, to_dense, to_spans
+from regard.ops.masks import Spans, to_dense, to_spans
 
 SHAPE = 2, 3, 21, 34
 RULES = [name for name in masks(1, 1, 1, 1) if name != "none"]
 
 
-@pytest.mark.parametrize("cells_per_step", [2**22, 500])
-def test_every_mask_is_converted_to_spans(cells_per_step, monkeypatch, subtests):
-    monkeypatch.setattr(spans, "CELLS_PER_STEP", cells_per_step)
+@pytest.mark.parametrize("max_cells", [2**22, 500])
+def test_every_mask_is_converted_to_spans(max_cells, subtests):
     for name in RULES:
         with subtests.test(mask=name):
-            converted = to_spans(masks(*SHAPE)[name], SHAPE, max_spans=20)
+            converted = to_spans(masks(*SHAPE)[name], SHAPE, max_spans=20, max_cells=max_cells)
             assert converted is not None
             expected = allowed(name, *SHAPE, 13)
             assert torch.equal(to_dense(converted, SHAPE), expected)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import gcd, lcm
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from regard.ops.grouped_query import kv_heads_of
@@ -37,11 +36,6 @@ class BlockSizes:
 
 CPU = BlockSizes(rows=128, max_rows=1024, elements=2**19, elements_per_head=2**22)
 ACCELERATOR = BlockSizes(rows=1024, max_rows=2048, elements=2**25, elements_per_head=2**28)
-
-
-def block_sizes(device: torch.device) -> BlockSizes:
-    """The sizes for a device."""
-    return CPU if device.type == "cpu" else ACCELERATOR
 
 
 @dataclass(eq=False)
@@ -115,16 +109,15 @@ class BlockLocation:
 
 
 def partition(
-    request: AttentionRequest, parts: int, *head_counts: int, sizes: BlockSizes | None = None
+    request: AttentionRequest, sizes: BlockSizes, parts: int, *head_counts: int
 ) -> list[Iterator[BlockLocation]]:
     """Cut a matrix into streams of blocks. Blocks of different streams share no query, key or entry of a result.
 
     It aims for `parts` streams; with 1, all cores may work on a block together. A block is within one head of the
-    tensors with these `head_counts`, or within heads that are not shared. The default sizes are those of the device.
+    tensors with these `head_counts`, or within heads that are not shared.
     """
     batch, heads, queries, keys = request.shape
     is_cpu = request.query.device.type == "cpu"
-    sizes = block_sizes(request.query.device) if sizes is None else sizes
     per_cell = request.score.workspace_per_cell(request.query.shape[3])
     limit = sizes.elements_per_head // (keys * per_cell)
     room = 2 * sizes.elements if parts == 1 and is_cpu else sizes.elements

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,36 +20,50 @@ from regard.ops.autograd import Function
 from regard.ops.dropout import dropped_weights
 from regard.ops.grouped_query import grouped_matmul, grouped_matmul_grad
 from regard.ops.kernels.base import KernelInputs, RunOptions, hidden_tensor_error
-from regard.ops.kernels.blocks import BlockLocation, BlockSizes, partition
+from regard.ops.kernels.blocks import ACCELERATOR, CPU, BlockLocation, BlockSizes, partition
 from regard.ops.kernels.differentiable import DifferentiableKernel, ForwardResult
 from regard.ops.kernels.results import MeasureResults, as_tensors
-from regard.ops.kernels.threads import run_parallel, thread_count
+from regard.ops.kernels.threads import run_parallel
 from regard.ops.measures.base import Block, BlockIndex, Measure, apply_sinks, lowest
 from regard.ops.tree import map_tensors, tensors_in
 
+MAX_THREADS = 8
+"""More threads would wait for Python's lock, which each holds for a twentieth of its time."""
 
+
+@dataclass(frozen=True)
 class Blockwise(DifferentiableKernel):
     """Any device, mask, score and measure in O(queries + keys) memory.
 
     Args:
         sizes: Sizes of the blocks. Default: those that suit the device.
+        min_multiply_adds: A call on a CPU runs on several threads if query · key has so many multiply-adds. For fewer,
+            OpenMP's threads, which spin for a few milliseconds after each operation, would compete with ours.
     """
 
     name = "blockwise"
     description = "row blocks: any mask, score and measure, O(queries + keys) memory, exact gradients"
 
-    def __init__(self, sizes: BlockSizes | None = None) -> None:
-        self.sizes = sizes
+    sizes: BlockSizes | None = None
+    min_multiply_adds: int = 2**32
+
+    def sizes_on(self, device: torch.device) -> BlockSizes:
+        """The sizes of the blocks on a device."""
+        if self.sizes is not None:
+            return self.sizes
+        return CPU if device.type == "cpu" else ACCELERATOR
 
     def streams(self, inputs: KernelInputs) -> tuple[list[Iterator[BlockLocation]], int]:
         """The blocks of a call, and the number of threads, several on a CPU where the call is large enough.
 
         Blocks of different streams share no query, key or entry of a result.
         """
-        request = inputs.request
-        threads = thread_count(request.query.numel() * request.shape[3]) if request.query.device.type == "cpu" else 1
+        request, threads = inputs.request, 1
+        device = request.query.device
+        if device.type == "cpu" and request.query.numel() * request.shape[3] >= self.min_multiply_adds:
+            threads = min(MAX_THREADS, torch.get_num_threads())
         value_heads = [] if inputs.value is None else [inputs.value.shape[1]]
-        return partition(request, threads, request.key.shape[1], *value_heads, sizes=self.sizes), threads
+        return partition(request, self.sizes_on(device), threads, request.key.shape[1], *value_heads), threads
 
     def forward(self, inputs: KernelInputs, options: RunOptions) -> ForwardResult:
         request, value, results = inputs.request, inputs.value, MeasureResults(inputs)

@@ -32,14 +32,24 @@ def select_kernel(inputs: KernelInputs, choice: str | Kernel | None = None) -> K
             if kernel.suits(inputs):
                 return SDPA if kernel is NATIVE and _sdpa_is_better(inputs) else kernel
         raise AssertionError("the kernel 'reference' computes every call")
+    kernel = as_kernel(choice)
+    reasons = list(kernel.unsupported_reasons(inputs))
+    if reasons:
+        raise KernelNotSupported(f"kernel '{kernel.name}' cannot compute this call: {'; '.join(reasons)}")
+    return kernel
+
+
+def as_kernel(choice: str | Kernel) -> Kernel:
+    """The kernel that an argument means.
+
+    Raises:
+        InvalidArgument: If there is none of this name.
+    """
     kernel = choice if isinstance(choice, Kernel) else Kernel.registered.get(str(choice))
     if kernel is None:
         known = ", ".join(Kernel.registered)
         hint = did_you_mean(str(choice), Kernel.registered)
         raise InvalidArgument(f"kernel: unknown name {short_repr(choice)}{hint}; known: {known}")
-    reasons = list(kernel.unsupported_reasons(inputs))
-    if reasons:
-        raise KernelNotSupported(f"kernel '{kernel.name}' cannot compute this call: {'; '.join(reasons)}")
     return kernel
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import gcd, prod
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard.ops.indexing import SelectCells
 from regard.ops.kernels.base import KernelInputs
-from regard.ops.kernels.blocks import BlockLocation, block_sizes, slices
+from regard.ops.kernels.blocks import BlockLocation, BlockSizes, slices
 from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.masks import And, Mask, Neighbours
 from regard.ops.measures import BlockMean, KLDivergence, Measure
@@ -22,17 +22,22 @@ from regard.ops.rules import builtin_classes
 from regard.ops.scores import Score
 from regard.ops.tile import KeyRange, Tile
 
-MAX_DENSITY = 1 / 8
-"""Denser graphs are faster as a mask."""
 
-
+@dataclass(frozen=True)
 class Sparse(Blockwise):
-    """Rows of neighbours in blocks of similar length, each row with its own keys."""
+    """Rows of neighbours in blocks of similar length, each row with its own keys.
+
+    Args:
+        sizes: As of `Blockwise`, of which only `elements` counts.
+        max_density: Largest share of the cells that are edges. Denser graphs are faster as a mask.
+    """
 
     name = "sparse"
     description = "sparse graphs (Neighbours): only the cells that are edges, O(edges) time and memory, exact gradients"
     scores = frozenset(builtin_classes(Score))
     measures = frozenset(builtin_classes(Measure)) - {BlockMean, KLDivergence, SelectCells}  # those need a rectangle
+
+    max_density: float = field(default=1 / 8, kw_only=True)
 
     def unsupported_reasons(self, inputs: KernelInputs) -> Iterator[str]:
         """Also: there is no graph."""
@@ -42,12 +47,12 @@ class Sparse(Blockwise):
 
     def inefficient_reasons(self, inputs: KernelInputs) -> Iterator[str]:
         graph = graph_of(inputs.request.mask)
-        if graph is not None and graph.num_edges > MAX_DENSITY * prod(inputs.request.shape[2:]):
-            yield f"the graph is too dense: more than 1 in {1 / MAX_DENSITY:.0f} cells are edges"
+        if graph is not None and graph.num_edges > self.max_density * prod(inputs.request.shape[2:]):
+            yield f"the graph is too dense: more than 1 in {1 / self.max_density:.0f} cells are edges"
 
     def streams(self, inputs: KernelInputs) -> tuple[list[Iterator[BlockLocation]], int]:
         """One stream, for the blocks share queries and keys; of rows with similar numbers of edges, to pad little."""
-        return [_graph_blocks(inputs.request, inputs.value)], 1
+        return [_graph_blocks(inputs.request, inputs.value, self.sizes_on(inputs.request.query.device))], 1
 
 
 @dataclass(eq=False)
@@ -101,7 +106,7 @@ def graph_of(mask: Mask | None) -> Neighbours | None:
     return mask if type(mask) is Neighbours else None
 
 
-def _graph_blocks(request: AttentionRequest, value: Tensor | None) -> Iterator[BlockLocation]:
+def _graph_blocks(request: AttentionRequest, value: Tensor | None, sizes: BlockSizes) -> Iterator[BlockLocation]:
     """The blocks of a matrix whose mask is a graph, rows with few edges first."""
     graph = graph_of(request.mask)
     assert graph is not None
@@ -114,7 +119,7 @@ def _graph_blocks(request: AttentionRequest, value: Tensor | None) -> Iterator[B
     head_counts = (request.key.shape[1], heads if value is None else value.shape[1])
     unit = gcd(heads, *(heads // count for count in head_counts if count not in (1, heads)))
     dim = max(request.query.shape[3], 0 if value is None else value.shape[3]) * batch * unit
-    room = max(1, 2 * block_sizes(device).elements // dim)
+    room = max(1, 2 * sizes.elements // dim)
     summaries: dict[int, Any] = {}
     for start, stop in _runs(counts.tolist(), room):
         rows, width = order[start:stop], max(1, int(counts[stop - 1]))

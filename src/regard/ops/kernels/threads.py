@@ -17,20 +17,8 @@ import torch
 
 Item = TypeVar("Item")
 
-MIN_MULTIPLY_ADDS = 2**32
-"""Minimum number of multiply-adds for which a thread pool pays off. Below it, OpenMP's threads, which spin for a few
-milliseconds after each operation, would compete with ours."""
-
-MAX_THREADS = 8
-"""More threads would wait for Python's lock, which each holds for a twentieth of its time."""
-
 _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
 _creating = threading.Lock()
-
-
-def thread_count(multiply_adds: int) -> int:
-    """The number of threads for a call with this many multiply-adds in query · key."""
-    return min(MAX_THREADS, torch.get_num_threads()) if multiply_adds >= MIN_MULTIPLY_ADDS else 1
 
 
 def run_parallel(work: Callable[[Iterable[Item]], None], streams: Sequence[Iterable[Item]], threads: int) -> None:

@@ -14,9 +14,6 @@ from regard.ops.masks.convert import check_mask
 from regard.ops.steps import Place, Step
 from regard.ops.tile import Index, KeyRange, Shape, Tile
 
-CELLS_PER_STEP = 2**22
-"""Cells of a mask that `to_spans` looks at together."""
-
 
 class Spans(Mask):
     """Each query attends to a few ranges of keys: key j is visible if starts <= j < stops for one of them.
@@ -107,7 +104,12 @@ class Spans(Mask):
 
 
 def to_spans(
-    mask: MaskLike, shape: Shape, offset: int | None = None, device: str | torch.device = "cpu", max_spans: int = 64
+    mask: MaskLike,
+    shape: Shape,
+    offset: int | None = None,
+    device: str | torch.device = "cpu",
+    max_spans: int = 64,
+    max_cells: int = 2**22,
 ) -> Spans | None:
     """Convert a mask to ranges of keys.
 
@@ -117,6 +119,7 @@ def to_spans(
         offset: Query i has position i + offset. Default: keys - queries.
         device: Device of the mask's tensors.
         max_spans: Largest number of ranges per row.
+        max_cells: Largest number of cells of the mask that are computed at once; at least one row of each head is.
 
     Returns:
         Spans: With batch or head size 1 where the mask does not depend on them. None if a row needs more ranges.
@@ -136,7 +139,7 @@ def to_spans(
     """
     rule, offset = check_mask(mask, shape, offset, torch.device(device))
     batch, heads, queries, keys = shape
-    step = max(1, CELLS_PER_STEP // (batch * heads * keys))
+    step = max(1, max_cells // (batch * heads * keys))
     blocks: list[tuple[Tensor, Tensor]] = []
     for first in range(0, queries, step):
         rows = slice(first, min(first + step, queries))
