@@ -10,15 +10,18 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from helpers.ops.cases import CPU_KERNELS
 from regard.ops import attend, weights
-from regard.ops.kernels.native import kernel as native
-from regard.ops.kernels.native.library import LEVELS, Library, library
+from regard.ops.kernels.native.kernel import Native
+from regard.ops.kernels.native.library import LEVELS
 from regard.ops.masks import Causal, DenseMask, Neighbours, Padding
 from regard.ops.measures import KLDivergence, Mass, Received
 
 N, M = 37, 75
-BEST = library()
-RUNS = [(kernel.name, None) for kernel in CPU_KERNELS if kernel.name != "native"]
-RUNS += [("native", level) for level in (() if isinstance(BEST, str) else LEVELS[: LEVELS.index(BEST.level) + 1])]
+RUNS = [kernel for kernel in CPU_KERNELS if not isinstance(kernel, Native)]
+RUNS += [kernel for kernel in map(Native, LEVELS) if not kernel.unavailable_reason()]
+
+
+def version(kernel):
+    return f"{kernel.name} {kernel.variant()}".strip()
 
 
 def from_bytes(*shape, seed=0):
@@ -44,28 +47,20 @@ MASKS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _level(request, monkeypatch):
-    level = request.node.callspec.params["run"][1]
-    if level is not None:
-        loaded = Library(level)
-        monkeypatch.setattr(native, "library", lambda: loaded)
-
-
 def same_as_torch(run, mask, cells, **options):
     query, key, value = torch.randn(3, 2, 2, M, 8, generator=torch.Generator().manual_seed(1)).unbind()
     query = query[:, :, :N]
-    if run[0] == "sparse":
+    if run.name == "sparse":
         mask = Neighbours(*torch.ones(N, M).nonzero().T) & mask
     expected = scaled_dot_product_attention(
         query, key, value, attn_mask=(cells.view(torch.uint8) != 0).expand(2, 2, N, M)
     )
-    actual = attend(query, key, value, mask=mask, kernel=run[0], **options)
+    actual = attend(query, key, value, mask=mask, kernel=run, **options)
     torch.testing.assert_close(actual.output, expected.nan_to_num(0.0))
     return actual, query, key
 
 
-@pytest.mark.parametrize("run", RUNS, ids=str)
+@pytest.mark.parametrize("run", RUNS, ids=version)
 def test_a_byte_that_is_not_0_is_true_in_a_mask(run, subtests):
     for layout, name in product(LAYOUTS, MASKS):
         with subtests.test(layout=layout, mask=name):
@@ -73,22 +68,22 @@ def test_a_byte_that_is_not_0_is_true_in_a_mask(run, subtests):
             same_as_torch(run, mask, cells)
 
 
-@pytest.mark.parametrize("run", RUNS, ids=str)
+@pytest.mark.parametrize("run", RUNS, ids=version)
 def test_and_in_padding(run):
     real = from_bytes(2, M)
     same_as_torch(run, Padding(real), real[:, None, None, :])
 
 
-@pytest.mark.parametrize("run", [run for run in RUNS if run[0] != "sdpa"], ids=str)
+@pytest.mark.parametrize("run", [run for run in RUNS if run.name != "sdpa"], ids=version)
 def test_and_in_measures(run):
     cells, rows = from_bytes(2, 1, N, M), from_bytes(N, seed=2)
     measures = {"mass": Mass(cells), "received": Received(rows), "of keys": Mass(Padding(from_bytes(2, M, seed=3)))}
     query, key = torch.randn(2, 2, 2, M, 8, generator=torch.Generator().manual_seed(1)).unbind()
     query = query[:, :, :N]
-    mask = Neighbours(*torch.ones(N, M).nonzero().T) if run[0] == "sparse" else None
-    if run[0] != "sparse":
+    mask = Neighbours(*torch.ones(N, M).nonzero().T) if run.name == "sparse" else None
+    if run.name != "sparse":
         measures["divergence"] = KLDivergence(weights(query, key, mask=DenseMask(from_bytes(M, seed=4))))
-    actual = attend(query, key, key, mask=mask, measure=measures, kernel=run[0]).measured
+    actual = attend(query, key, key, mask=mask, measure=measures, kernel=run).measured
     P = (query @ key.mT / 8**0.5).softmax(-1)
     allowed = [x.view(torch.uint8) != 0 for x in (cells, rows, from_bytes(2, M, seed=3)[:, None, None])]
     expected = {

@@ -7,7 +7,7 @@ import torch
 from regard.errors import InvalidArgument, KernelNotSupported, did_you_mean, short_repr
 from regard.ops.kernels.base import Kernel, KernelInputs
 from regard.ops.kernels.blockwise import Blockwise
-from regard.ops.kernels.native.kernel import Native, is_slower_than_sdpa
+from regard.ops.kernels.native.kernel import Native
 from regard.ops.kernels.reference import Reference
 from regard.ops.kernels.sdpa import Sdpa
 from regard.ops.kernels.sparse import Sparse
@@ -57,4 +57,4 @@ def _sdpa_is_better(inputs: KernelInputs) -> bool:
     """Whether SDPA computes the output alone faster than `native`; a compiled program plans it with the rest."""
     if inputs.measures or inputs.dropout:
         return False
-    return (torch.compiler.is_compiling() or is_slower_than_sdpa(inputs)) and SDPA.suits(inputs)
+    return (torch.compiler.is_compiling() or NATIVE.is_slower_than_sdpa(inputs)) and SDPA.suits(inputs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import runpy
 import sys
 from pathlib import Path
@@ -12,9 +11,9 @@ import torch
 
 from regard.ops.kernels.base import KernelInputs
 from regard.ops.kernels.dispatch import select_kernel
-from regard.ops.kernels.native import choices, kernel
-from regard.ops.kernels.native.choices import is_sdpa_faster, read_choices, steps_for
-from regard.ops.kernels.native.library import DTYPES, LEVELS, library
+from regard.ops.kernels.native.choices import is_sdpa_faster, similar_steps, steps_for
+from regard.ops.kernels.native.kernel import Native
+from regard.ops.kernels.native.library import DTYPES, LEVELS
 from regard.ops.measures import Entropy
 from regard.ops.request import make_request
 
@@ -28,19 +27,6 @@ TABLE = {
 }
 
 
-@pytest.fixture
-def _table(monkeypatch, tmp_path):
-    path = tmp_path / "choices.json"
-    path.write_text(json.dumps(TABLE))
-    monkeypatch.setattr(choices, "FILE", path)
-    read_choices.cache_clear()
-    steps_for.cache_clear()
-    yield
-    read_choices.cache_clear()
-    steps_for.cache_clear()
-
-
-@pytest.mark.usefixtures("_table")
 @pytest.mark.parametrize(
     ("level", "cache", "work", "expected"),
     [
@@ -55,12 +41,11 @@ def _table(monkeypatch, tmp_path):
     ],
 )
 def test_the_most_similar_processor_decides(level, cache, work, expected):
-    assert is_sdpa_faster(level, cache, "float32", work) == expected
+    assert is_sdpa_faster(similar_steps(TABLE, level, cache, "float32"), work) == expected
 
 
-@pytest.mark.usefixtures("_table")
 def test_a_dtype_that_was_not_measured_is_native():
-    assert not is_sdpa_faster("avx2", 500_000, "float16", 1.0)
+    assert not is_sdpa_faster(similar_steps(TABLE, "avx2", 500_000, "float16"), 1.0)
 
 
 def test_every_instruction_set_and_dtype_has_steps_in_order():
@@ -74,13 +59,22 @@ def test_every_instruction_set_and_dtype_has_steps_in_order():
 
 
 @pytest.mark.parametrize(("level", "cache", "chosen"), [("avx2", 2**19, "sdpa"), ("baseline", 2**20, "native")])
-def test_a_processor_that_was_slower_gets_sdpa_for_the_output_alone(monkeypatch, level, cache, chosen):
-    monkeypatch.setattr(library(), "level", level)
-    monkeypatch.setattr(kernel, "second_level_bytes", lambda: cache)
+def test_a_processor_that_was_slower_gets_sdpa_for_the_output_alone(level, cache, chosen):
+    kernel = Native(level, cache)
+    if kernel.unavailable_reason():
+        pytest.skip(kernel.unavailable_reason())
     query = torch.zeros(1, 8, 4096, 64)
-    request = make_request(query, query)
-    assert select_kernel(KernelInputs(query, request, {})).name == chosen
-    assert select_kernel(KernelInputs(query, request, {"entropy": Entropy()})).name == "native"
+    assert kernel.is_slower_than_sdpa(KernelInputs(query, make_request(query, query), {})) == (chosen == "sdpa")
+
+
+def test_the_table_decides_for_the_output_alone():
+    for tokens in (8, 64, 1024):
+        query = torch.zeros(1, 8, tokens, 64)
+        request = make_request(query, query)
+        output = KernelInputs(query, request, {})
+        chosen = "sdpa" if Native().is_slower_than_sdpa(output) else "native"
+        assert select_kernel(output).name == chosen
+        assert select_kernel(KernelInputs(query, request, {"entropy": Entropy()})).name == "native"
 
 
 def test_the_batch_does_not_decide():

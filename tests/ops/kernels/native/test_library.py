@@ -11,9 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import regard
 from helpers.ops.native_library import FLAGS, FOLDER, SOURCES, copy_package, python
+from regard.errors import KernelNotSupported
+from regard.ops import attend
+from regard.ops.kernels.native.kernel import Native
 from regard.ops.kernels.native.library import KINDS, LEVELS, Call, Library, LinearCall, library
 
 pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"native: {library()}")
@@ -197,3 +201,11 @@ def test_a_lower_instruction_set_serves_on_request(tmp_path):
     only_baseline(folder)
     actual = json.loads(run(CALL, environment | {"REGARD_ISA": "baseline"}))
     assert (actual["chosen"], actual["right"]) == ("native", True)
+
+
+def test_an_instruction_set_that_the_processor_does_not_have_is_refused():
+    query = torch.zeros(1, 1, 3, 4)
+    with pytest.raises(
+        KernelNotSupported, match=r"level='avx9', but this processor has baseline.*; choose one of these"
+    ):
+        attend(query, query, query, kernel=Native(level="avx9"))

@@ -29,11 +29,15 @@ def read_choices() -> Choices:
 
 @lru_cache(maxsize=64)
 def steps_for(level: str, cache_bytes: int, dtype: str) -> Steps:
+    """The steps in the package's table for a processor, as `similar_steps` returns them."""
+    return similar_steps(read_choices(), level, cache_bytes, dtype)
+
+
+def similar_steps(choices: Choices, level: str, cache_bytes: int, dtype: str) -> Steps:
     """The steps of the measured processor that is most like this one.
 
     It has the same instruction set, or the best lower one that was measured, and of these the most similar cache.
     """
-    choices = read_choices()
     for name in reversed(LEVELS[: LEVELS.index(level) + 1]):
         measured = {int(size): by_dtype[dtype] for size, by_dtype in choices.get(name, {}).items() if dtype in by_dtype}
         if measured:
@@ -41,17 +45,15 @@ def steps_for(level: str, cache_bytes: int, dtype: str) -> Steps:
     return []
 
 
-def is_sdpa_faster(level: str, cache_bytes: int, dtype: str, work: float) -> bool:
+def is_sdpa_faster(steps: Steps, work: float) -> bool:
     """Whether SDPA computes the output alone faster.
 
     Args:
-        level: The instruction set, one of `LEVELS`.
-        cache_bytes: Bytes of a core's second-level cache.
-        dtype: Name of the dtype, such as ``float32``.
+        steps: Those of a processor and a dtype.
         work: Multiply-adds for a sequence.
     """
     kernel = "native"
-    for start, faster in steps_for(level, cache_bytes, dtype):
+    for start, faster in steps:
         if work >= start:
             kernel = faster
     return kernel == "sdpa"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from regard.ops.kernels.base import KernelInputs, RunOptions
 from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.differentiable import DifferentiableKernel, ForwardResult
 from regard.ops.kernels.native.cache_size import second_level_bytes
-from regard.ops.kernels.native.choices import is_sdpa_faster
+from regard.ops.kernels.native.choices import is_sdpa_faster, steps_for
 from regard.ops.kernels.native.gradients import BackwardCall, check_hidden_tensors, has_gradients
 from regard.ops.kernels.native.library import DTYPES, Call, Library, MeasureCall, Strided, library, strided
 from regard.ops.kernels.native.pack import Packer, unsupported_rules
@@ -27,8 +28,14 @@ MAX_CHUNKS = 16
 MIN_ROWS_PER_CHUNK = 128
 
 
+@dataclass(frozen=True)
 class Native(DifferentiableKernel):
-    """Output and measures in one pass in C++, on a CPU."""
+    """Output and measures in one pass in C++, on a CPU.
+
+    Args:
+        level: The instruction set, one of `LEVELS`. Default: the best that the processor has, or `REGARD_ISA`.
+        cache_bytes: Bytes of a core's second-level cache, for which blocks are made. Default: those of the processor.
+    """
 
     name = "native"
     description = "C++ for CPUs: output and measures in one pass"
@@ -36,12 +43,15 @@ class Native(DifferentiableKernel):
     dtypes = tuple(DTYPES)
     fallback = Blockwise()
 
+    level: str | None = None
+    cache_bytes: int | None = None
+
     def unavailable_reason(self) -> str | None:
-        found = library()
+        found = library(self.level)
         return found if isinstance(found, str) else None
 
     def variant(self) -> str:
-        found = library()
+        found = library(self.level)
         return "" if isinstance(found, str) else found.level
 
     def unsupported_reasons(self, inputs: KernelInputs) -> Iterator[str]:
@@ -77,7 +87,9 @@ class Native(DifferentiableKernel):
         packer = Packer()  # holds the tensors that the call points to
         seed = 0 if options.seed is None else int(options.seed)
         lse = query.new_empty(query.shape[:3], dtype=torch.float32) if options.saves else None
-        _loaded().run(forward_call(packer, inputs, output, results, lse, seed))
+        call = forward_call(packer, inputs, output, results, lse, seed)
+        call.cache_bytes = self._cache_bytes()
+        self._library().run(call)
         return ForwardResult(output, results, () if lse is None else (lse,))
 
     def backward(
@@ -90,23 +102,25 @@ class Native(DifferentiableKernel):
     ) -> list[Tensor]:
         seed = 0 if options.seed is None else int(options.seed)
         backward = BackwardCall(inputs, needed, gradients, saved[0], seed)
-        _loaded().run(backward.call, backward=True)
+        self._library().run(backward.call, backward=True)
         return backward.results()
 
+    def is_slower_than_sdpa(self, inputs: KernelInputs) -> bool:
+        """Whether SDPA computes the output alone faster on this processor, for a call that both can compute."""
+        query, key, found = inputs.request.query, inputs.request.key, library(self.level)
+        if isinstance(found, str) or query.dtype not in DTYPES:
+            return False
+        work = 2 * query.shape[1:].numel() * key.shape[2]  # of a sequence: the batch must not decide
+        steps = steps_for(found.level, self._cache_bytes(), str(query.dtype).removeprefix("torch."))
+        return is_sdpa_faster(steps, work)
 
-def _loaded() -> Library:
-    found = library()
-    assert isinstance(found, Library), found
-    return found
+    def _library(self) -> Library:
+        found = library(self.level)
+        assert isinstance(found, Library), found
+        return found
 
-
-def is_slower_than_sdpa(inputs: KernelInputs) -> bool:
-    """Whether SDPA computes the output alone faster on this processor, for a call that both can compute."""
-    query, key, found = inputs.request.query, inputs.request.key, library()
-    if isinstance(found, str) or query.dtype not in DTYPES:
-        return False
-    work = 2 * query.shape[1:].numel() * key.shape[2]  # of a sequence: the batch must not decide
-    return is_sdpa_faster(found.level, second_level_bytes(), str(query.dtype).removeprefix("torch."), work)
+    def _cache_bytes(self) -> int:
+        return second_level_bytes() if self.cache_bytes is None else self.cache_bytes
 
 
 def forward_call(
@@ -134,7 +148,6 @@ def forward_call(
         seed=seed,
         chunks=chunks,
         chunk_rows=chunk_rows,
-        cache_bytes=second_level_bytes(),
     )
 
 

@@ -199,9 +199,9 @@ class Library:
         return self._parallel if os.getpid() == self._process else None
 
 
-@lru_cache(maxsize=1)
-def library() -> Library | str:
-    """The library for this processor, or why there is none; `REGARD_ISA` names a lower instruction set."""
+@lru_cache(maxsize=len(LEVELS) + 1)
+def library(level: str | None = None) -> Library | str:
+    """The library for this processor, or why there is none; the level or `REGARD_ISA` names a lower instruction set."""
     try:
         best = LEVELS[: _load("baseline").regard_level() + 1]
     except OSError as error:
@@ -209,9 +209,12 @@ def library() -> Library | str:
         if sys.platform != "win32":
             advice = "`pip install .` in a clone builds it, which needs a C++ compiler"
         return f"its library cannot be loaded ({error}); {advice}"
-    name = os.environ.get("REGARD_ISA") or best[-1]
+    name = level or os.environ.get("REGARD_ISA") or best[-1]
     if name not in best:
-        return f"REGARD_ISA={name}, but this processor has {', '.join(best)}; choose one of these or unset it"
+        known = ", ".join(best)
+        if level is not None:
+            return f"level={level!r}, but this processor has {known}; choose one of these"
+        return f"REGARD_ISA={name}, but this processor has {known}; choose one of these or unset it"
     try:
         return Library(name)
     except OSError as error:
