@@ -1,4 +1,4 @@
-"""Where the native kernel's library was not built, as on Windows, tests with this kernel are skipped."""
+"""Tests with a kernel that this machine does not have, such as the native one on Windows, are skipped."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import pytest
 
 
 def pytest_collection_modifyitems(items):
-    from regard.ops.kernels.native.kernel import Native
-    from regard.ops.kernels.native.library import library
+    from helpers.ops.cases import CPU_KERNELS
 
-    missing = library()
-    if isinstance(missing, str) and (sys.platform == "win32" or not os.environ.get("CI")):
-        for item in items:
-            inputs = item.callspec.params.values() if hasattr(item, "callspec") else ()
-            if any(isinstance(value, Native) or (isinstance(value, str) and value == "native") for value in inputs):
-                item.add_marker(pytest.mark.skip(reason=missing))
+    if os.environ.get("CI") and sys.platform != "win32":  # there every kernel of the CPU is built
+        return
+    missing = {kernel.name: kernel.unavailable_reason() for kernel in CPU_KERNELS if kernel.unavailable_reason()}
+    for item in items:
+        for value in item.callspec.params.values() if missing and hasattr(item, "callspec") else ():
+            name = getattr(value, "name", value)
+            if isinstance(name, str) and name in missing:
+                item.add_marker(pytest.mark.skip(reason=missing[name]))

@@ -14,6 +14,9 @@ from helpers.ops.cases import CPU_KERNELS
 from helpers.pairwise import grouped, pairwise
 from regard.errors import InvalidArgument
 from regard.ops import attend
+from regard.ops.kernels.blockwise import Blockwise
+from regard.ops.kernels.reference import Reference
+from regard.ops.kernels.sdpa import Sdpa
 from regard.ops.masks import Causal, Mask, Padding, Window
 from regard.ops.scores import Score
 
@@ -91,7 +94,7 @@ def test_queries_are_the_last_positions_by_default():
     assert visible(offset=-1) == [0, 1]
 
 
-@pytest.mark.parametrize("kernel", [kernel.name for kernel in CPU_KERNELS if kernel.name != "sparse"])
+@pytest.mark.parametrize("kernel", [kernel.name for kernel in CPU_KERNELS if kernel.required_mask is None])
 def test_rows_without_keys_are_zero_and_finite(kernel):
     query, key, value = (torch.randn(2, 1, 4, 8).requires_grad_() for _ in range(3))
     output = attend(query, key, value, mask=Padding(torch.tensor([4, 0])), kernel=kernel).output
@@ -140,7 +143,7 @@ class FixedScore(Score):
         return self.result
 
 
-@pytest.mark.parametrize("kernel", ["reference", "blockwise", "sdpa"])
+@pytest.mark.parametrize("kernel", [Reference(), Blockwise(), Sdpa()], ids=lambda kernel: kernel.name)
 @pytest.mark.parametrize(
     ("result", "actual"),
     [
@@ -154,7 +157,7 @@ def test_results_of_a_user_s_rule_are_checked(kernel, result, actual):
     query, expected = torch.randn(1, 2, 6, 4), r"\(batch, heads, rows, keys\) = \(1, [12], 6, 6\), got "
     with pytest.raises(InvalidArgument, match=rf"mask FixedMask: allowed\(\) must return a bool .*{expected}{actual}"):
         attend(query, query, query, mask=FixedMask(result), kernel=kernel)
-    if kernel != "sdpa":
+    if kernel.supports(FixedScore):
         with pytest.raises(InvalidArgument, match=rf"score FixedScore: .* must return a floating.*{expected}{actual}"):
             attend(query, query, query, score=FixedScore(result), kernel=kernel)
 

@@ -50,7 +50,7 @@ MASKS = {
 def same_as_torch(run, mask, cells, **options):
     query, key, value = torch.randn(3, 2, 2, M, 8, generator=torch.Generator().manual_seed(1)).unbind()
     query = query[:, :, :N]
-    if run.name == "sparse":
+    if run.required_mask is Neighbours:
         mask = Neighbours(*torch.ones(N, M).nonzero().T) & mask
     expected = scaled_dot_product_attention(
         query, key, value, attn_mask=(cells.view(torch.uint8) != 0).expand(2, 2, N, M)
@@ -74,14 +74,14 @@ def test_and_in_padding(run):
     same_as_torch(run, Padding(real), real[:, None, None, :])
 
 
-@pytest.mark.parametrize("run", [run for run in RUNS if run.name != "sdpa"], ids=version)
+@pytest.mark.parametrize("run", [run for run in RUNS if run.supports(Mass)], ids=version)
 def test_and_in_measures(run):
     cells, rows = from_bytes(2, 1, N, M), from_bytes(N, seed=2)
     measures = {"mass": Mass(cells), "received": Received(rows), "of keys": Mass(Padding(from_bytes(2, M, seed=3)))}
     query, key = torch.randn(2, 2, 2, M, 8, generator=torch.Generator().manual_seed(1)).unbind()
     query = query[:, :, :N]
-    mask = Neighbours(*torch.ones(N, M).nonzero().T) if run.name == "sparse" else None
-    if run.name != "sparse":
+    mask = Neighbours(*torch.ones(N, M).nonzero().T) if run.required_mask is Neighbours else None
+    if run.supports(KLDivergence):
         measures["divergence"] = KLDivergence(weights(query, key, mask=DenseMask(from_bytes(M, seed=4))))
     actual = attend(query, key, key, mask=mask, measure=measures, kernel=run).measured
     P = (query @ key.mT / 8**0.5).softmax(-1)

@@ -17,6 +17,7 @@ from helpers.ops.dense_reference import definition
 from helpers.ops.tiny_attention import TOKENS
 from helpers.pairwise import everything, pairwise
 from regard.ops import attend, weights
+from regard.ops.kernels.base import Kernel
 from regard.ops.masks import Causal
 from regard.ops.measures import Max
 
@@ -166,9 +167,8 @@ def compare(options, mask, kernel, score, measure, shared, learned, loss_of):
     case, rule = SCORES[score], MASKS[mask]
     stored = case.tensors(HEADS, TOKENS, TOKENS, WIDTH)
     requested = REQUESTED if measure == "all" else {measure: REQUESTED[measure]}
-    requested = {name: m for name, m in requested.items() if (name, kernel) != ("block_mean", "sparse")} or {
-        "max": Max()
-    }
+    supported = {name: m for name, m in requested.items() if Kernel.registered[kernel].supports(type(m))}
+    requested = supported or {"max": Max()}
     names = "query", "key", "value"
     inputs = {name: torch.randn(BATCH, TOKENS, HEADS * WIDTH, dtype=torch.float64) for name in names}
     learns = {"all": {*inputs, *stored}, "rules": {*stored}}.get(learned, {learned})

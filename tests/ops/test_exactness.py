@@ -62,7 +62,7 @@ def graph_of(kernel, cells):
     return Neighbours(*cells.nonzero().T) if kernel.supports(Neighbours) else DenseMask(cells.bool())
 
 
-DEFINED = [kernel for kernel in kernels(rows=4) if kernel.name != "sdpa"]  # there torch decides where a NaN goes
+DEFINED = [kernel for kernel in kernels(rows=4) if kernel.propagates_nan]
 
 
 def by_row(kernel, tensors, **rules):
@@ -81,7 +81,7 @@ def by_row(kernel, tensors, **rules):
 @pytest.mark.parametrize("where", ["query", "key", "value"])
 @pytest.mark.parametrize("kernel", DEFINED, ids=lambda kernel: kernel.name)
 def test_nan_reaches_the_rows_that_may_see_it_and_no_other(kernel, where, subtests):
-    for mask in GRAPHS if kernel.name == "sparse" else masks_of(kernel):
+    for mask in masks_of(kernel):
         with subtests.test(mask=mask):
             check_nan(kernel, mask, where)
 

@@ -9,11 +9,13 @@ import torch
 
 from helpers.ops.cases import Cosine, Squares, kernels
 from regard.ops import attend, weights
+from regard.ops.kernels.base import Kernel, KernelInputs
 from regard.ops.kernels.blocks import CPU
 from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.reference import Reference
 from regard.ops.masks import Neighbours
 from regard.ops.measures import KLDivergence, Received, TransposedProduct
+from regard.ops.request import make_request
 from regard.ops.rules import builtin_classes
 from regard.ops.scores import (
     Additive,
@@ -92,17 +94,14 @@ def test_every_rule_that_can_hold_a_floating_point_tensor_is_tested():
 
 
 def supported(kernel, holder):
-    """Whether a kernel takes the rule; `sdpa` holds none and rounds as torch does."""
-    if kernel.name == "sdpa" or isinstance(holder, str):
-        return kernel.name != "sdpa"
+    """Whether a kernel takes the rule, and rounds sums once."""
+    if kernel.tolerances != Kernel.tolerances or isinstance(holder, str):
+        return kernel.tolerances == Kernel.tolerances
     rule = HOLDERS[holder][1](torch.rand(HOLDERS[holder][0]))
     return not list(kernel.unsupported_reasons(inputs_of(rule)))
 
 
 def inputs_of(rule):
-    from regard.ops.kernels.base import KernelInputs
-    from regard.ops.request import make_request
-
     is_measure = hasattr(rule, "compute")
     query, key = torch.rand(BATCH, HEADS, QUERIES, DIM), torch.rand(BATCH, 1, KEYS, DIM)
     request = make_request(query, key, mask=graph(), score=None if is_measure else rule)
@@ -134,7 +133,7 @@ def gradient(kernel, holder, dtype, to):
     is_measure = hasattr(rule, "compute")
     att = attend(
         **tensors,
-        mask=graph() if kernel.name == "sparse" else None,
+        mask=graph() if kernel.required_mask is Neighbours else None,
         score=None if is_measure else rule,
         scale=0.1,
         measure={"measure": rule} if is_measure else "lse",

@@ -147,11 +147,11 @@ def _print_differences(differences: Sequence[Difference], wrong: Sequence[Differ
     from rich.table import Table
     from rich.text import Text
 
-    from regard.diagnostics.comparison import TOLERANCES
+    from regard.ops.kernels.base import Kernel
     from regard.ops.kernels.dispatch import KERNELS
 
     console, largest = Console(), _largest(differences)
-    dtypes = [str(dtype).removeprefix("torch.") for dtype in TOLERANCES]
+    dtypes = [str(dtype).removeprefix("torch.") for dtype in Kernel.tolerances]
     console.print(Text("largest difference from the definition, relative to the largest entry", style="bold"))
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column(" kernel", no_wrap=True)

@@ -14,13 +14,8 @@ from torch import Tensor
 from regard.diagnostics.cases import CheckCase
 from regard.ops import attend
 from regard.ops.kernels.base import Kernel, KernelInputs
+from regard.ops.kernels.reference import Reference
 from regard.ops.request import make_request
-
-TOLERANCES = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
-"""Largest difference by the dtype of a result, relative to its largest entry or 1; several times what is usual."""
-
-SDPA_FACTOR = 5
-"""Torch's kernels add up gradients of keys and values in bfloat16 and float16, and so round after each block."""
 
 Results = dict[str, Tensor]
 
@@ -88,14 +83,13 @@ def compare(kernel: Kernel, case: CheckCase, dtype: torch.dtype, device: torch.d
     try:
         if not _is_supported(kernel, case, dtype, device, names):
             return []
-        ours = _results(case, dtype, device, names, kernel.name)
+        ours = _results(case, dtype, device, names, kernel)
     except Exception as error:  # noqa: BLE001 - whatever a kernel raises belongs into the report
         message = f"{type(error).__name__}: {error}"
         return [Difference(kernel_name, case.name, dtype_name, "call", inf, 0.0, message)]
     differences: list[Difference] = []
     for name, exact in _definition(case, dtype, names).items():
-        is_half = dtype in (torch.bfloat16, torch.float16)
-        tolerance = TOLERANCES[ours[name].dtype] * (SDPA_FACTOR if kernel.name == "sdpa" and is_half else 1)
+        tolerance = kernel.tolerances[ours[name].dtype]
         difference = _difference(ours[name], exact)
         differences.append(Difference(kernel_name, case.name, dtype_name, name, difference, tolerance))
     return differences
@@ -120,7 +114,12 @@ def _is_supported(
 
 
 def _results(
-    case: CheckCase, dtype: torch.dtype, device: torch.device, names: Collection[str], kernel: str, exact: bool = False
+    case: CheckCase,
+    dtype: torch.dtype,
+    device: torch.device,
+    names: Collection[str],
+    kernel: Kernel,
+    exact: bool = False,
 ) -> Results:
     """Output, measures and gradients, on the CPU; if `exact`, from the same numbers in float64."""
     tensors, rules = _inputs(case, dtype, device)
@@ -150,7 +149,7 @@ def _weighted_sum(result: Tensor) -> Tensor:
 
 @lru_cache(maxsize=2)  # kernels that compute the same measures are compared with the same
 def _definition(case: CheckCase, dtype: torch.dtype, names: tuple[str, ...]) -> Results:
-    return _results(case, dtype, torch.device("cpu"), names, "reference", exact=True)
+    return _results(case, dtype, torch.device("cpu"), names, Reference(), exact=True)
 
 
 def _difference(ours: Tensor, exact: Tensor) -> float:

@@ -22,7 +22,7 @@ from regard.ops.kernels.blocks import CPU
 from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.dispatch import KERNELS
 from regard.ops.masks import Causal, Documents, Mask, Neighbours, Padding, Prefix, Spans, Window
-from regard.ops.masks.base import as_mask
+from regard.ops.masks.base import as_mask, find_part
 from regard.ops.measures import (
     Block,
     BlockMean,
@@ -396,8 +396,10 @@ def masks_of(kernel: Kernel) -> list[str]:
     """The names of those that a kernel supports."""
 
     def supported(rule: Any) -> bool:
-        parts = [] if rule is None else [part for part in subtrees(as_mask(rule)) if isinstance(part, Mask)]
-        return all(kernel.supports(type(part)) for part in parts)
+        mask = None if rule is None else as_mask(rule)
+        if kernel.required_mask is not None and find_part(mask, kernel.required_mask) is None:
+            return False
+        return all(kernel.supports(type(part)) for part in subtrees(mask) if isinstance(part, Mask))
 
     return [name for name, rule in masks(2, 2, 9, 12).items() if supported(rule)]
 

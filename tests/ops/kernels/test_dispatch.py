@@ -40,11 +40,11 @@ def test_the_first_suitable_kernel_is_selected():
     assert select_kernel(KernelInputs(None, make_request(doubles, doubles), {})).name == "blockwise"
 
 
-@pytest.mark.parametrize("name", [kernel.name for kernel in CPU_KERNELS])
-def test_every_kernel_can_be_requested(name):
+@pytest.mark.parametrize("kernel", CPU_KERNELS, ids=lambda kernel: kernel.name)
+def test_every_kernel_can_be_requested(kernel):
     query, nodes = SMALL.clone().requires_grad_(), torch.arange(SMALL.shape[2])
-    mask = Neighbours(nodes[:1], nodes[:1]) if name == "sparse" else None
-    assert select_kernel(KernelInputs(SMALL, make_request(query, SMALL, mask=mask), {}), name).name == name
+    mask = kernel.required_mask and kernel.required_mask(nodes[:1], nodes[:1])
+    assert select_kernel(KernelInputs(SMALL, make_request(query, SMALL, mask=mask), {}), kernel.name) is kernel
 
 
 def test_a_kernel_of_a_user_is_used_where_it_is_passed_and_nowhere_else():
@@ -99,6 +99,34 @@ def test_kernels_may_be_inefficient_only_on_request():
         assert select_kernel(call).name != kernel.name
         assert select_kernel(call, kernel.name).name == kernel.name
     assert list(Sparse(max_density=1).inefficient_reasons(cases[0][1])) == []
+
+
+def test_the_limits_of_a_kernel_are_data():
+    class Narrow(Blockwise):
+        required_mask = Causal
+        max_width = 3
+        needs_value = needs_equal_dtypes = True
+        has_dropout = has_selections = False
+
+    request = make_request(SMALL, SMALL, mask=Window(1, 0))
+    part = request.at(heads=torch.tensor([1]))
+    assert list(Narrow().unsupported_reasons(KernelInputs(SMALL[:, :1].double(), part, {}, dropout=0.5))) == [
+        "the value is torch.float64, the query is torch.float32",
+        "it supports head_dim and value_dim up to 3, not 4 and 4",
+        "it has no dropout",
+        "it does not support a selection of batch entries, heads or queries",
+        "the mask is not a Causal (alone or combined by &)",
+    ]
+    narrow = SMALL[..., :3]
+    request = make_request(narrow, narrow, mask=Window(1, 0) & (Causal() & Padding(torch.tensor([5]))))
+    assert list(Narrow().unsupported_reasons(KernelInputs(narrow, request, {}))) == []
+    assert list(Narrow().unsupported_reasons(KernelInputs(None, request, {}))) == [
+        "it computes nothing without a value"
+    ]
+    for rule in (Causal() | Window(1, 0), type("Mine", (Causal,), {})()):
+        request = make_request(narrow, narrow, mask=rule)
+        (reason,) = Narrow().unsupported_reasons(KernelInputs(narrow, request, {}))
+        assert reason.startswith("the mask is not a Causal")
 
 
 def test_kernels_with_the_same_settings_are_equal():

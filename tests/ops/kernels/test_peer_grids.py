@@ -11,6 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from helpers.pairwise import everything
 from regard.ops import attend
+from regard.ops.kernels.base import Kernel
 from regard.ops.masks import Causal, Documents, Prefix, Window
 from regard.ops.scores import Alibi, Bias, ScaledDotProduct, SoftCap
 
@@ -51,7 +52,7 @@ def random_tensors(batch, heads, queries, keys, dim, value_dim, dtype):
 
 
 def kernel_for(kernel, dtype):
-    return None if kernel == "native" and dtype == torch.float64 else kernel
+    return kernel if kernel is None or dtype in Kernel.registered[kernel].dtypes else None
 
 
 def compare(ours, theirs, tensors, dtype, gradients=True):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import InvalidArgument
-from regard.ops.masks.base import Mask
+from regard.ops.masks.base import Mask, find_part
 from regard.ops.measures.base import Measure
 from regard.ops.request import DTYPES, AttentionRequest, in_dtype_of_sums
 from regard.ops.rules import Rule
@@ -100,6 +100,15 @@ class Kernel:
         masks: Classes of masks that it supports, by exact type, for a user's subclass is another class; None for any.
         scores: The same for scores, with those within sums and modifiers.
         measures: The same for measures. A kernel that reads `steps` overrides `supports` and `unsupported_rules`.
+        required_mask: A class of masks that the mask must be, alone or combined by ``&``; None if any will do.
+        max_width: Largest head_dim and value_dim; None for any.
+        needs_value: Whether it computes nothing without a value.
+        needs_equal_dtypes: Whether the value must have the dtype of query and key.
+        has_dropout: Whether it drops weights.
+        has_selections: Whether it computes a selection of batch entries, heads or queries, as `WeightMatrix.at` makes.
+        propagates_nan: Whether NaN reaches each row that may attend to it, and results that depend on others stay.
+        tolerances: By dtype of a result, the largest difference from the definition that rounding explains, relative
+            to its largest entry or 1; several times what is usual.
     """
 
     name: ClassVar[str]
@@ -109,6 +118,19 @@ class Kernel:
     masks: ClassVar[frozenset[type[Mask]] | None] = None
     scores: ClassVar[frozenset[type[Score]] | None] = None
     measures: ClassVar[frozenset[type[Measure]] | None] = None
+    required_mask: ClassVar[type[Mask] | None] = None
+    max_width: ClassVar[int | None] = None
+    needs_value: ClassVar[bool] = False
+    needs_equal_dtypes: ClassVar[bool] = False
+    has_dropout: ClassVar[bool] = True
+    has_selections: ClassVar[bool] = True
+    propagates_nan: ClassVar[bool] = True
+    tolerances: ClassVar[Mapping[torch.dtype, float]] = {
+        torch.float64: 1e-11,
+        torch.float32: 2e-5,
+        torch.bfloat16: 2e-2,
+        torch.float16: 3e-3,
+    }
     registered: ClassVar[dict[str, Any]] = {}
     """By name, the kernels of `dispatch.KERNELS`: the ones that an operator of a compiled program can name."""
 
@@ -127,6 +149,25 @@ class Kernel:
             yield f"it runs on {', '.join(self.devices)}, the tensors are on {request.query.device.type}"
         if request.query.dtype not in self.dtypes:
             yield f"it does not support {request.query.dtype}"
+        value = inputs.value
+        if value is None:
+            if self.needs_value:
+                yield "it computes nothing without a value"
+        elif value.dtype != request.query.dtype:
+            if self.needs_equal_dtypes:
+                yield f"the value is {value.dtype}, the query is {request.query.dtype}"
+            elif value.dtype not in self.dtypes:
+                yield f"it does not support {value.dtype}"
+        if self.max_width is not None:
+            head_dim, value_dim = request.query.shape[3], 0 if value is None else value.shape[3]
+            if max(head_dim, value_dim) > self.max_width:
+                yield f"it supports head_dim and value_dim up to {self.max_width}, not {head_dim} and {value_dim}"
+        if inputs.dropout and not self.has_dropout:
+            yield "it has no dropout"
+        if request.full_shape is not None and not self.has_selections:
+            yield "it does not support a selection of batch entries, heads or queries"
+        if self.required_mask is not None and find_part(request.mask, self.required_mask) is None:
+            yield f"the mask is not a {self.required_mask.__name__} (alone or combined by &)"
         yield from self.unsupported_rules(inputs)
 
     def unsupported_rules(self, inputs: KernelInputs) -> Iterator[str]:

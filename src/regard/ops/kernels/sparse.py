@@ -16,6 +16,7 @@ from regard.ops.kernels.base import KernelInputs
 from regard.ops.kernels.blocks import BlockLocation, BlockSizes, slices
 from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.masks import And, Mask, Neighbours
+from regard.ops.masks.base import find_part
 from regard.ops.measures import BlockMean, KLDivergence, Measure
 from regard.ops.request import AttentionRequest
 from regard.ops.rules import builtin_classes
@@ -34,19 +35,14 @@ class Sparse(Blockwise):
 
     name = "sparse"
     description = "sparse graphs (Neighbours): only the cells that are edges, O(edges) time and memory, exact gradients"
+    required_mask = Neighbours
     scores = frozenset(builtin_classes(Score))
     measures = frozenset(builtin_classes(Measure)) - {BlockMean, KLDivergence, SelectCells}  # those need a rectangle
 
     max_density: float = field(default=1 / 8, kw_only=True)
 
-    def unsupported_reasons(self, inputs: KernelInputs) -> Iterator[str]:
-        """Also: there is no graph."""
-        if graph_of(inputs.request.mask) is None:
-            yield "the mask is not a Neighbours graph (alone or combined with &)"
-        yield from super().unsupported_reasons(inputs)
-
     def inefficient_reasons(self, inputs: KernelInputs) -> Iterator[str]:
-        graph = graph_of(inputs.request.mask)
+        graph = find_part(inputs.request.mask, Neighbours)
         if graph is not None and graph.num_edges > self.max_density * prod(inputs.request.shape[2:]):
             yield f"the graph is too dense: more than 1 in {1 / self.max_density:.0f} cells are edges"
 
@@ -98,17 +94,9 @@ class GraphBlockLocation(BlockLocation):
         whole[self._kv_index(whole)].index_add_(2, self.tile.row_keys.flatten(), part.flatten(2, 3))
 
 
-def graph_of(mask: Mask | None) -> Neighbours | None:
-    """The graph that a mask is, or that it is combined with by &; by exact type, since a subclass is another mask."""
-    if type(mask) is And:
-        left = graph_of(mask.left)
-        return graph_of(mask.right) if left is None else left
-    return mask if type(mask) is Neighbours else None
-
-
 def _graph_blocks(request: AttentionRequest, value: Tensor | None, sizes: BlockSizes) -> Iterator[BlockLocation]:
     """The blocks of a matrix whose mask is a graph, rows with few edges first."""
-    graph = graph_of(request.mask)
+    graph = find_part(request.mask, Neighbours)
     assert graph is not None
     batch, heads, queries, keys = request.shape
     device = request.query.device
@@ -140,7 +128,7 @@ def _allowed(mask: Mask, tile: Tile, is_edge: Tensor) -> Tensor:
     if type(mask) is Neighbours:
         return is_edge
     assert isinstance(mask, And)
-    inner, other = (mask.right, mask.left) if graph_of(mask.left) is None else (mask.left, mask.right)
+    inner, other = (mask.right, mask.left) if find_part(mask.left, Neighbours) is None else (mask.left, mask.right)
     return _allowed(inner, tile, is_edge) & other.allowed(tile)
 
 

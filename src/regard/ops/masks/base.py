@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -26,6 +26,9 @@ from regard.ops.tile import KeyRange, Shape, Tile
 
 MaskModFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(b, h, q_idx, kv_idx) -> bool, FlexAttention's `mask_mod`."""
+
+
+MaskOfClass = TypeVar("MaskOfClass", bound="Mask")
 
 
 class Mask(Rule):
@@ -310,6 +313,14 @@ def as_mask(mask: MaskLike) -> Mask:
         "mask: expected a bool tensor, a mask such as regard.Causal() or regard.Padding(lengths), or a function "
         f"(b, h, q_idx, kv_idx) -> bool, got {type(mask).__name__}"
     )
+
+
+def find_part(mask: Mask | None, cls: type[MaskOfClass]) -> MaskOfClass | None:
+    """The mask, or one that it is combined with by ``&``, of exactly this class, as a subclass is another mask."""
+    if type(mask) is And:
+        left = find_part(mask.left, cls)
+        return find_part(mask.right, cls) if left is None else left
+    return mask if type(mask) is cls else None
 
 
 _width = attrgetter("width")

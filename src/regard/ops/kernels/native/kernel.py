@@ -61,9 +61,6 @@ class Native(DifferentiableKernel):
             if reason is not None:
                 yield reason
         yield from super().unsupported_reasons(inputs)
-        value = inputs.value
-        if value is not None and value.dtype not in DTYPES and value.dtype != inputs.request.query.dtype:
-            yield f"it does not support {value.dtype}"
 
     def unsupported_rules(self, inputs: KernelInputs) -> Iterator[str]:
         """Those without steps, or with steps that the library does not have."""

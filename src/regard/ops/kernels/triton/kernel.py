@@ -21,9 +21,6 @@ from regard.ops.measures import Entropy, LogSumExp, Max, MeanDistance, Measure, 
 from regard.ops.request import AttentionRequest
 from regard.ops.scores import ScaledDotProduct
 
-MAX_WIDTH = 256
-"""Largest head_dim and value_dim."""
-
 MIN_SCALE = 1e-30
 """Stands for a smaller scale: in the kernels, 0 · −∞ would be NaN."""
 
@@ -66,6 +63,10 @@ class Triton(DifferentiableKernel):
     masks = frozenset({Causal, Window, Padding})
     scores = frozenset({ScaledDotProduct})
     measures = frozenset({Entropy, LogSumExp, Max, MeanDistance, Received})
+    max_width = 256
+    needs_equal_dtypes = True
+    has_dropout = False
+    has_selections = False
     fallback = Blockwise()
 
     def __init__(self) -> None:
@@ -75,19 +76,11 @@ class Triton(DifferentiableKernel):
         return _unavailable_reason()
 
     def unsupported_reasons(self, inputs: KernelInputs) -> Iterator[str]:
-        """Also: no GPU or no Triton, wide heads, dropout, and a part of a matrix."""
-        request, value = inputs.request, inputs.value
+        """Also: no GPU or no Triton, and padding that is not at the end."""
+        mask = inputs.request.mask
         yield from super().unsupported_reasons(inputs)
-        if inputs.dropout:
-            yield "it has no dropout"
-        if request.full_shape is not None:
-            yield "it does not support a selection of batch entries, heads or queries"
-        if type(request.mask) is Padding and not request.mask.has_lengths:
+        if type(mask) is Padding and not mask.has_lengths:
             yield "it supports Padding with lengths only"
-        if request.query.shape[3] > MAX_WIDTH or (value is not None and value.shape[3] > MAX_WIDTH):
-            yield f"it supports head_dim and value_dim up to {MAX_WIDTH}"
-        if value is not None and value.dtype != request.query.dtype:
-            yield f"the value is {value.dtype}, the query {request.query.dtype}"
         if not torch.compiler.is_compiling():  # a program that runs without Triton has the fallback
             reason = self.unavailable_reason()
             if reason is not None:
