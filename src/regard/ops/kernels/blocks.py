@@ -44,29 +44,22 @@ class BlockLocation:
 
     Args:
         request: The matrix.
-        batch: Batch entries.
+        batch: Batch entries of the matrix; the tile has those that mask and score were made for.
         heads: Query heads; within one head of keys, or of values, where these are shared.
         rows: Queries.
-        keys: The range of keys.
-        tile: The block's tile.
+        tile: The block's tile, over its range of keys.
     """
 
     request: AttentionRequest
     batch: slice
     heads: slice
     rows: Index
-    keys: slice
     tile: Tile
 
     @property
     def index(self) -> BlockIndex:
         """The entries of each axis."""
-        return self.batch, self.heads, self.rows, self.keys
-
-    @property
-    def width(self) -> int:
-        """Number of keys per row."""
-        return self.keys.stop - self.keys.start
+        return self.batch, self.heads, self.rows, slice(*self.tile.keys)
 
     def full_key_range(self) -> KeyRange:
         """Keys that every row may attend to; an empty range if none are known."""
@@ -77,8 +70,8 @@ class BlockLocation:
     def masked_ranges(self, full: KeyRange) -> list[tuple[slice, Tensor]]:
         """The cells outside the full range that are masked: ranges of the block's keys, each with a bool tensor."""
         ranges: list[tuple[slice, Tensor]] = []
-        start = self.keys.start
-        for low, high in ((start, full.start), (full.stop, self.keys.stop)):
+        start, stop = self.tile.keys
+        for low, high in ((start, full.start), (full.stop, stop)):
             if low < high:
                 allowed = self.request.allowed(self.tile.with_keys(KeyRange(low, high)))
                 ranges.append((slice(low - start, high - start), ~allowed))
@@ -98,14 +91,14 @@ class BlockLocation:
 
     def shares_keys_with(self, other: BlockLocation) -> bool:
         """Whether `slice_keys` returns the same for another block."""
-        return (self.keys, self.heads, self.batch) == (other.keys, other.heads, other.batch)
+        return (self.tile.keys, self.heads, self.batch) == (other.tile.keys, other.heads, other.batch)
 
     def accumulate_keys(self, whole: Tensor, part: Tensor) -> None:
         """Add to the part of keys or values."""
         whole[self._kv_index(whole)] += part
 
     def _kv_index(self, whole: Tensor) -> tuple[slice, slice, slice]:
-        return self.batch, kv_heads_of(self.heads, self.request.query.shape[1], whole.shape[1]), self.keys
+        return self.batch, kv_heads_of(self.heads, self.request.query.shape[1], whole.shape[1]), slice(*self.tile.keys)
 
 
 def partition(
@@ -148,9 +141,7 @@ def partition(
                 for h in slices(stream_heads, size):
                     for r in row_blocks:
                         tile = request.tile(b, h, r, summaries=summaries)
-                        key_range = _key_range(request, tile)
-                        tile = tile.with_keys(key_range)
-                        yield BlockLocation(request, b, h, r, slice(*key_range), tile)
+                        yield BlockLocation(request, b, h, r, tile.with_keys(_key_range(request, tile)))
 
     return [stream(b, h) for b in slices(everything[0], batch_step) for h in slices(everything[1], wide)]
 

@@ -192,7 +192,7 @@ def compute_block(
             one, as that of weight * score is, and 0 * ∞ is NaN.
     """
     request, tile = location.request, location.tile
-    score, shape = request.score, (*query.shape[:3], location.width)
+    score, shape = request.score, (*query.shape[:3], tile.width)
     scores = request.scores(query, key, tile)
     full = location.full_key_range()
     masked = location.masked_ranges(full)

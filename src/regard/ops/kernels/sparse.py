@@ -62,15 +62,11 @@ class GraphBlockLocation(BlockLocation):
     rows: Tensor  # pyright: ignore[reportIncompatibleVariableOverride]
     is_edge: Tensor
 
-    @property
-    def width(self) -> int:
-        return self.is_edge.shape[1]
-
     def masked_ranges(self, full: KeyRange) -> list[tuple[slice, Tensor]]:
         """All cells at once: padding may be anywhere."""
         assert self.request.mask is not None
         allowed = _allowed(self.request.mask, self.tile, self.is_edge)
-        return [(slice(0, self.width), ~allowed)]
+        return [(slice(0, self.tile.width), ~allowed)]
 
     def full_key_range(self) -> KeyRange:
         return self.tile.no_keys
@@ -98,7 +94,7 @@ def _graph_blocks(request: AttentionRequest, value: Tensor | None, sizes: BlockS
     """The blocks of a matrix whose mask is a graph, rows with few edges first."""
     graph = find_part(request.mask, Neighbours)
     assert graph is not None
-    batch, heads, queries, keys = request.shape
+    batch, heads, queries, _ = request.shape
     device = request.query.device
     nodes = torch.arange(queries, device=device) if request.rows is None else request.rows
     starts, counts = graph.edge_ranges(nodes)
@@ -120,7 +116,7 @@ def _graph_blocks(request: AttentionRequest, value: Tensor | None, sizes: BlockS
             columns = graph.key_idx[torch.minimum(edge, last[:, None])]
         for h in slices(slice(0, heads), unit):
             tile = request.tile(slice(0, batch), h, rows, columns, summaries)
-            yield GraphBlockLocation(request, slice(0, batch), h, rows, slice(0, keys), tile, is_edge)
+            yield GraphBlockLocation(request, slice(0, batch), h, rows, tile, is_edge)
 
 
 def _allowed(mask: Mask, tile: Tile, is_edge: Tensor) -> Tensor:
