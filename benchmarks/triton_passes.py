@@ -14,6 +14,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from regard.ops.kernels.triton.passes import head_base, load_rows
+
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 MASKED = tl.constexpr(-1e30)  # a masked score: finite, so that 0 · score is 0
@@ -22,31 +24,11 @@ START = tl.constexpr(-1e29)  # the maximum of a row before its first key: above 
 
 
 @triton.jit
-def load_rows(base, rows, n, stride, D: tl.constexpr, D_PAD: tl.constexpr, CHECK: tl.constexpr):
-    """Rows of a matrix, (rows, D_PAD), zero outside of it."""
-    columns = tl.arange(0, D_PAD)
-    pointers = base + rows.to(tl.int64)[:, None] * stride + columns[None, :]
-    if CHECK and D != D_PAD:
-        return tl.load(pointers, mask=(rows[:, None] < n) & (columns[None, :] < D), other=0.0)
-    if CHECK:
-        return tl.load(pointers, mask=rows[:, None] < n, other=0.0)
-    if D != D_PAD:
-        return tl.load(pointers, mask=columns[None, :] < D, other=0.0)
-    return tl.load(pointers)
-
-
-@triton.jit
 def store_rows(base, rows, n, stride, tile, D: tl.constexpr, D_PAD: tl.constexpr):
     """The counterpart of `load_rows`."""
     columns = tl.arange(0, D_PAD)
     pointers = base + rows.to(tl.int64)[:, None] * stride + columns[None, :]
     tl.store(pointers, tile.to(base.dtype.element_ty), mask=(rows[:, None] < n) & (columns[None, :] < D))
-
-
-@triton.jit
-def head_base(tensor, strides, b, h):
-    """Where the matrix of a head starts."""
-    return tensor + b.to(tl.int64) * strides[0] + h.to(tl.int64) * strides[1]
 
 
 @triton.jit
