@@ -95,7 +95,7 @@ class Triton(DifferentiableKernel):
         return False
 
     def forward(self, inputs: KernelInputs, options: RunOptions) -> ForwardResult:
-        from triton.runtime.errors import OutOfResources  # pyright: ignore[reportMissingImports]
+        from triton.runtime.errors import OutOfResources  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]
 
         device = inputs.request.query.device
         is_current = device.type != "cuda" or device.index == torch.cuda.current_device()
