@@ -254,7 +254,7 @@ class Backward {
         } else if (step.kind == ADD_DISTANCES) {
             to = step.gradient + part * (matrix.queries + matrix.keys - 1) - position + step.shift;
         } else {
-            std::fill(by_distance.begin(), by_distance.end(), 0.0f);
+            std::fill(by_distance.begin(), by_distance.end(), 0.0);
         }
         for (int64_t a = 0; a < rows.num_blocks(); a++) {
             const int64_t first = rows.first_key(a), count = rows.num_keys(a);
@@ -373,7 +373,7 @@ class Backward {
     FloatArray slopes;        // of the soft-cap
     FloatArray row_factors, key_factors;
     FloatArray scratch, query_rows, grad_query, relative;
-    std::vector<float> by_distance;
+    std::vector<double> by_distance;  // of a row: one entry may collect nearly all keys
 };
 
 // Add up the parts of each key-value head, in order.
