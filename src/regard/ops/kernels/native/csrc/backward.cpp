@@ -30,7 +30,7 @@ class Backward {
           row_gradients(max_rows),
           rows{scores, width, weights.get(), row_sums.data()},
           measures(create_measures(call, rows)),
-          num_factors(count_factors()),
+          num_factors(count_factors(measures)),
           is_key_in_place(has_whole_vectors(matrix.key, matrix.head_dim, LANES) && matrix.key.row == matrix.head_dim),
           key_rows(is_key_in_place ? 0 : padded_keys, matrix.head_dim, call.query_gradient != nullptr),
           grad_key(padded_keys, matrix.head_dim, call.key_gradient != nullptr),
@@ -90,12 +90,6 @@ class Backward {
             measure->read_key_factors(matrix, b * matrix.heads + h, to, panel_rows);
             factor += measure->num_factors();
         }
-    }
-
-    int64_t count_factors() const {
-        int64_t count = 0;
-        for (const MeasurePointer& measure : measures) count += measure->num_factors();
-        return count;
     }
 
     void run_block(int64_t b, int64_t h, int64_t first, int64_t count) {

@@ -44,6 +44,10 @@ inline Floats larger(Floats a, Floats b) {
     return a > b ? a : b;
 }
 
+inline Floats absolute(Floats a) {
+    return a < 0.0f ? -a : a;
+}
+
 // Lane l of `a` where bit l is set, else of `b`.
 inline Floats select(uint64_t bits, Floats a, Floats b) {
     Ints lane;
@@ -140,7 +144,7 @@ inline Floats exp(Floats x) {
 //
 // Below 0.625 a polynomial (Cephes' tanhf, Moshier 1992), above it 1 - 2 / (exp(2 |x|) + 1) with the sign of x.
 inline Floats tanh(Floats x) {
-    const Floats size = x < 0.0f ? -x : x, square = x * x;
+    const Floats size = absolute(x), square = x * x;
     Floats poly = broadcast(-5.70498872745e-3f);
     poly = poly * square + 2.06390887954e-2f;
     poly = poly * square - 5.37397155531e-2f;

@@ -50,4 +50,11 @@ inline std::vector<MeasurePointer> create_measures(const Call& call, const Rows&
     return measures;
 }
 
+// How many numbers of each row and key all measures have as factors.
+inline int64_t count_factors(const std::vector<MeasurePointer>& measures) {
+    int64_t count = 0;
+    for (const MeasurePointer& measure : measures) count += measure->num_factors();
+    return count;
+}
+
 }  // namespace regard

@@ -50,32 +50,83 @@ class Measure {
     const MeasureCall& call;
 };
 
-// A measure of each row by itself: `size` numbers.
+// A row of a block.
+struct Row {
+    Row(const Rows& rows, int64_t r)
+        : rows(rows),
+          r(r),
+          sums(rows.sums[r]),
+          exponentials(rows.row(r)),
+          position(rows.scores.position(r)),
+          offset(rows.scores.row_offset(r)) {}
+
+    // The weight in a column, which a key may not have: -1.
+    float weight(int64_t column) const { return column < 0 ? 0 : exponentials[column] * sums.factor; }
+
+    // The sum over the keys of a function of weight P and distance j - position, vectors, that is 0 where P is.
+    template <typename Function>
+    float sum(Function function) const {
+        Floats total = {};
+        for (int64_t a = 0; a < rows.num_blocks(); a++) {
+            Floats sum = {};
+            for_vectors(a, [&](int64_t, Floats weights, Floats distances) { sum += function(weights, distances); });
+            total += sum;
+        }
+        return sum_of(total);
+    }
+
+    // Add a function of weight and distance to a row of gradients.
+    template <typename Function>
+    void add(float* to, Function function) const {
+        for (int64_t a = 0; a < rows.num_blocks(); a++)
+            for_vectors(a, [&](int64_t column, Floats weights, Floats distances) {
+                store(to + column, load(to + column) + function(weights, distances));
+            });
+    }
+
+    const Rows& rows;
+    const int64_t r;
+    const RowSums& sums;
+    const float* exponentials;  // times sums.factor, the weights
+    const int64_t position;     // of the query
+    const int64_t offset;       // in a contiguous tensor (batch, heads, queries)
+
+  private:
+    template <typename Function>
+    void for_vectors(int64_t a, Function function) const {
+        Floats distances;
+        for (int l = 0; l < LANES; l++) distances[l] = static_cast<float>(rows.first_key(a) + l - position);
+        for (int64_t column = a * KEY_BLOCK; column < (a + 1) * KEY_BLOCK; column += LANES) {
+            function(column, load(exponentials + column) * sums.factor, distances);
+            distances += static_cast<float>(LANES);
+        }
+    }
+};
+
+// A measure of each row by itself: `size` numbers, or the one that `value` returns.
 class RowMeasure : public Measure {
   public:
     RowMeasure(const MeasureCall& call, const Rows& rows, int64_t size = 1) : Measure(call, rows), size(size) {}
 
-    virtual void forward_row(const Rows&, int64_t r, float* to) = 0;
-    virtual void gradient_row(const Rows&, int64_t, const float*, float*) {}
+    virtual float value(const Row&) { return 0; }
+    virtual void forward_row(const Row& row, float* to) { *to = value(row); }
+    virtual void gradient_row(const Row&, const float*, float*) {}
 
     void forward(const Rows& rows) final {
-        for (int64_t r = 0; r < rows.count(); r++) forward_row(rows, r, call.result + rows.scores.row_offset(r) * size);
+        for (int64_t r = 0; r < rows.count(); r++) {
+            const Row row(rows, r);
+            forward_row(row, call.result + row.offset * size);
+        }
     }
 
     void gradient(const Rows& rows, float* grad_weights) final {
-        for (int64_t r = 0; r < rows.count(); r++)
-            gradient_row(rows, r, call.gradient + rows.scores.row_offset(r) * size, grad_weights + r * rows.width);
+        for (int64_t r = 0; r < rows.count(); r++) {
+            const Row row(rows, r);
+            gradient_row(row, call.gradient + row.offset * size, grad_weights + r * rows.width);
+        }
     }
 
     const int64_t size;
-
-  protected:
-    // Add a function of the key to a row.
-    template <typename Function>
-    static void add_for_keys(const Rows& rows, float* row, Function function) {
-        for (int64_t a = 0; a < rows.num_blocks(); a++)
-            for (int64_t j = 0; j < rows.num_keys(a); j++) row[a * KEY_BLOCK + j] += function(rows.first_key(a) + j);
-    }
 };
 
 }  // namespace regard

@@ -10,34 +10,32 @@ class Mass : public RowMeasure {
   public:
     using RowMeasure::RowMeasure;
 
-    void forward_row(const Rows& rows, int64_t r, float* to) override {
-        const MaskRow mask = mask_of(rows.scores, r);
+    float value(const Row& row) override {
         Floats total = {};
-        for (int64_t a = 0; a < rows.num_blocks(); a++) {
-            const uint64_t bits = mask.bits(rows.first_key(a));
-            if (!bits) continue;
+        for_allowed(row, [&](int64_t column, uint64_t bits) {
             Floats sum = {};
             for (int64_t j = 0; j < KEY_BLOCK; j += LANES)
-                sum += select(bits >> j, load(rows.row(r) + a * KEY_BLOCK + j), Floats{});
+                sum += select(bits >> j, load(row.exponentials + column + j), Floats{});
             total += sum;
-        }
-        *to = sum_of(total) * rows.sums[r].factor;
+        });
+        return sum_of(total) * row.sums.factor;
     }
 
-    void gradient_row(const Rows& rows, int64_t r, const float* gradient, float* row) override {
-        const MaskRow mask = mask_of(rows.scores, r);
-        for (int64_t a = 0; a < rows.num_blocks(); a++) {
-            const uint64_t bits = mask.bits(rows.first_key(a));
-            for (int64_t j = 0; j < KEY_BLOCK; j += LANES) {
-                float* to = row + a * KEY_BLOCK + j;
-                store(to, load(to) + select(bits >> j, broadcast(*gradient), Floats{}));
-            }
-        }
+    void gradient_row(const Row& row, const float* gradient, float* to) override {
+        for_allowed(row, [&](int64_t column, uint64_t bits) {
+            for (int64_t j = column; j < column + KEY_BLOCK; j += LANES)
+                store(to + j, load(to + j) + select(bits >> (j - column), broadcast(*gradient), Floats{}));
+        });
     }
 
   private:
-    MaskRow mask_of(const Scores& scores, int64_t r) const {
-        return MaskRow(call.mask, scores.matrix.keys, scores.b, scores.h, scores.first + r, scores.position(r));
+    // Call a function with the column of each block and its mask, unless that is 0.
+    template <typename Function>
+    void for_allowed(const Row& row, Function function) const {
+        const Scores& scores = row.rows.scores;
+        const MaskRow mask(call.mask, scores.matrix.keys, scores.b, scores.h, scores.first + row.r, row.position);
+        for (int64_t a = 0; a < row.rows.num_blocks(); a++)
+            if (const uint64_t bits = mask.bits(row.rows.first_key(a))) function(a * KEY_BLOCK, bits);
     }
 };
 

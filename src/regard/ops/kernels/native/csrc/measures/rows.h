@@ -11,10 +11,9 @@ class Entropy : public RowMeasure {
   public:
     using RowMeasure::RowMeasure;
 
-    void forward_row(const Rows& rows, int64_t r, float* to) override {
-        const RowSums& sums = rows.sums[r];
-        const float entropy = (sums.log_total * sums.sum - sums.dot) * sums.factor;
-        *to = sums.sum == 0 || entropy < 0 ? 0 : entropy;  // NaN stays NaN
+    float value(const Row& row) override {
+        const float entropy = (row.sums.log_total * row.sums.sum - row.sums.dot) * row.sums.factor;
+        return row.sums.sum == 0 || entropy < 0 ? 0 : entropy;  // NaN stays NaN
     }
 
     void gradient_of_sums(const Rows& rows, RowGradient* to) override {
@@ -28,9 +27,8 @@ class LogSumExp : public RowMeasure {
   public:
     using RowMeasure::RowMeasure;
 
-    void forward_row(const Rows& rows, int64_t r, float* to) override {
-        const RowSums& sums = rows.sums[r];
-        *to = sums.factor == 0 ? -INFINITY : sums.shift + sums.log_total;
+    float value(const Row& row) override {
+        return row.sums.factor == 0 ? -INFINITY : row.sums.shift + row.sums.log_total;
     }
 
     void gradient_of_sums(const Rows& rows, RowGradient* to) override {
@@ -42,26 +40,12 @@ class MeanDistance : public RowMeasure {
   public:
     using RowMeasure::RowMeasure;
 
-    void forward_row(const Rows& rows, int64_t r, float* to) override {
-        Floats lane;
-        for (int l = 0; l < LANES; l++) lane[l] = l;
-        const int64_t position = rows.scores.position(r);
-        Floats total = {};
-        for (int64_t a = 0; a < rows.num_blocks(); a++) {
-            const Floats start = lane + static_cast<float>(rows.first_key(a) - position);
-            Floats sum = {};
-            for (int64_t j = 0; j < KEY_BLOCK; j += LANES) {
-                const Floats distance = start + static_cast<float>(j);
-                sum += load(rows.row(r) + a * KEY_BLOCK + j) * (distance < 0.0f ? -distance : distance);
-            }
-            total += sum;
-        }
-        *to = sum_of(total) * rows.sums[r].factor;
+    float value(const Row& row) override {
+        return row.sum([](Floats weights, Floats distances) { return weights * absolute(distances); });
     }
 
-    void gradient_row(const Rows& rows, int64_t r, const float* gradient, float* row) override {
-        const int64_t position = rows.scores.position(r);
-        add_for_keys(rows, row, [&](int64_t key) { return *gradient * std::abs(key - position); });
+    void gradient_row(const Row& row, const float* gradient, float* to) override {
+        row.add(to, [&](Floats, Floats distances) { return *gradient * absolute(distances); });
     }
 };
 
@@ -70,15 +54,14 @@ class Diagonal : public RowMeasure {
   public:
     using RowMeasure::RowMeasure;
 
-    void forward_row(const Rows& rows, int64_t r, float* to) override {
-        const int64_t column = rows.column_of(rows.scores.position(r) + call.number);
-        *to = column < 0 ? 0 : rows.row(r)[column] * rows.sums[r].factor;
+    float value(const Row& row) override { return row.weight(column_of(row)); }
+
+    void gradient_row(const Row& row, const float* gradient, float* to) override {
+        if (column_of(row) >= 0) to[column_of(row)] += *gradient;
     }
 
-    void gradient_row(const Rows& rows, int64_t r, const float* gradient, float* row) override {
-        const int64_t column = rows.column_of(rows.scores.position(r) + call.number);
-        if (column >= 0) row[column] += *gradient;
-    }
+  private:
+    int64_t column_of(const Row& row) const { return row.rows.column_of(row.position + call.number); }
 };
 
 // The weights at each distance up to `number`; the first and last also have all beyond.
@@ -86,36 +69,30 @@ class DistanceHistogram : public RowMeasure {
   public:
     DistanceHistogram(const MeasureCall& call, const Rows& rows) : RowMeasure(call, rows, 2 * call.number + 1) {}
 
-    void forward_row(const Rows& rows, int64_t r, float* to) override {
-        const int64_t reach = call.number, position = rows.scores.position(r), keys = rows.scores.matrix.keys;
-        const float factor = rows.sums[r].factor;
-        if (reach == 0) {
-            to[0] = sum_between(rows, r, 0, keys) * factor;
-            return;
-        }
-        to[0] = sum_between(rows, r, 0, position - reach + 1) * factor;
-        for (int64_t d = 1 - reach; d < reach; d++) {
-            const int64_t column = rows.column_of(position + d);
-            to[reach + d] = column < 0 ? 0 : rows.row(r)[column] * factor;
-        }
-        to[2 * reach] = sum_between(rows, r, position + reach, keys) * factor;
+    void forward_row(const Row& row, float* to) override {
+        const int64_t reach = call.number, keys = row.rows.scores.matrix.keys;
+        for (int64_t d = 1 - reach; d < reach; d++) to[reach + d] = row.weight(row.rows.column_of(row.position + d));
+        to[2 * reach] = sum_between(row, reach ? row.position + reach : 0, keys);
+        if (reach) to[0] = sum_between(row, 0, row.position - reach + 1);
     }
 
-    void gradient_row(const Rows& rows, int64_t r, const float* gradient, float* row) override {
-        const int64_t reach = call.number, position = rows.scores.position(r);
-        add_for_keys(rows, row,
-                     [&](int64_t key) { return gradient[reach + std::clamp(key - position, -reach, reach)]; });
+    void gradient_row(const Row& row, const float* gradient, float* to) override {
+        const int64_t reach = call.number;
+        row.rows.for_keys(0, row.rows.scores.matrix.keys, [&](int64_t first, int64_t last, int64_t column) {
+            for (int64_t j = first; j < last; j++)
+                to[column + j - first] += gradient[reach + std::clamp(j - row.position, -reach, reach)];
+        });
     }
 
   private:
-    static float sum_between(const Rows& rows, int64_t r, int64_t start, int64_t stop) {
+    static float sum_between(const Row& row, int64_t start, int64_t stop) {
         float total = 0;
-        rows.for_keys(start, stop, [&](int64_t first, int64_t last, int64_t column) {
+        row.rows.for_keys(start, stop, [&](int64_t first, int64_t last, int64_t column) {
             float sum = 0;
-            for (int64_t j = 0; j < last - first; j++) sum += rows.row(r)[column + j];
+            for (int64_t j = 0; j < last - first; j++) sum += row.exponentials[column + j];
             total += sum;
         });
-        return total;
+        return total * row.sums.factor;
     }
 };
 
@@ -124,16 +101,19 @@ class Select : public RowMeasure {
   public:
     Select(const MeasureCall& call, const Rows& rows) : RowMeasure(call, rows, call.width) {}
 
-    void forward_row(const Rows& rows, int64_t r, float* to) override {
-        rows.for_keys(call.number, call.number + call.width, [&](int64_t first, int64_t last, int64_t column) {
-            for (int64_t j = 0; j < last - first; j++)
-                to[first - call.number + j] = rows.row(r)[column + j] * rows.sums[r].factor;
-        });
+    void forward_row(const Row& row, float* to) override {
+        for_keys(row, [&](int64_t i, int64_t column) { to[i] = row.weight(column); });
     }
 
-    void gradient_row(const Rows& rows, int64_t, const float* gradient, float* row) override {
-        rows.for_keys(call.number, call.number + call.width, [&](int64_t first, int64_t last, int64_t column) {
-            for (int64_t j = 0; j < last - first; j++) row[column + j] += gradient[first - call.number + j];
+    void gradient_row(const Row& row, const float* gradient, float* to) override {
+        for_keys(row, [&](int64_t i, int64_t column) { to[column] += gradient[i]; });
+    }
+
+  private:
+    template <typename Function>
+    void for_keys(const Row& row, Function function) const {
+        row.rows.for_keys(call.number, call.number + call.width, [&](int64_t first, int64_t last, int64_t column) {
+            for (int64_t j = first; j < last; j++) function(j - call.number, column + j - first);
         });
     }
 };

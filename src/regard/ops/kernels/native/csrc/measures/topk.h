@@ -52,18 +52,20 @@ class TopK : public RowMeasure {
         for (int64_t r = 0; r < rows.count(); r++) largest[r].find(rows, r);
     }
 
-    void forward_row(const Rows& rows, int64_t r, float* to) override {
-        const RowSums& sums = rows.sums[r];
-        int64_t* keys = static_cast<int64_t*>(call.second) + rows.scores.row_offset(r) * size;
+    void forward_row(const Row& row, float* to) override {
+        const RowSums& sums = row.sums;
+        const LargestScores& scores = largest[row.r];
+        int64_t* keys = static_cast<int64_t*>(call.second) + row.offset * size;
         for (int64_t k = 0; k < size; k++) {
-            const bool is_found = k < largest[r].count && !sums.is_nan;
-            keys[k] = is_found ? largest[r].keys[k] : -1;
-            to[k] = sums.is_nan ? NAN : is_found ? std::exp(largest[r].values[k] - sums.shift) * sums.factor : 0;
+            const bool is_found = k < scores.count && !sums.is_nan;
+            keys[k] = is_found ? scores.keys[k] : -1;
+            to[k] = sums.is_nan ? NAN : is_found ? std::exp(scores.values[k] - sums.shift) * sums.factor : 0;
         }
     }
 
-    void gradient_row(const Rows& rows, int64_t r, const float* gradient, float* row) override {
-        for (int64_t k = 0; k < largest[r].count; k++) row[rows.column_of(largest[r].keys[k])] += gradient[k];
+    void gradient_row(const Row& row, const float* gradient, float* to) override {
+        const LargestScores& scores = largest[row.r];
+        for (int64_t k = 0; k < scores.count; k++) to[row.rows.column_of(scores.keys[k])] += gradient[k];
     }
 
   private:
@@ -86,15 +88,15 @@ class Max : public RowMeasure {
         }
     }
 
-    void forward_row(const Rows& rows, int64_t r, float* to) override {
-        const RowSums& sums = rows.sums[r];
-        const float weight = sums.largest == -INFINITY ? 0 : std::exp(sums.largest - sums.shift) * sums.factor;
-        *to = sums.is_nan ? NAN : weight;
-        static_cast<float*>(call.second)[rows.scores.row_offset(r)] = sums.is_nan ? NAN : sums.largest;
+    float value(const Row& row) override {
+        const RowSums& sums = row.sums;
+        static_cast<float*>(call.second)[row.offset] = sums.is_nan ? NAN : sums.largest;
+        if (sums.is_nan) return NAN;
+        return sums.largest == -INFINITY ? 0 : std::exp(sums.largest - sums.shift) * sums.factor;
     }
 
-    void gradient_row(const Rows&, int64_t r, const float* gradient, float* row) override {
-        if (columns[r] >= 0) row[columns[r]] += *gradient;
+    void gradient_row(const Row& row, const float* gradient, float* to) override {
+        if (columns[row.r] >= 0) to[columns[row.r]] += *gradient;
     }
 
     void gradient_of_scores(const Rows& rows, float* grad_scores) override {
