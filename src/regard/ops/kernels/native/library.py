@@ -26,7 +26,14 @@ MAX_WORK = 2**33
 """Multiply-adds after which Python can notice Ctrl-C: less than a second on one core."""
 
 
-MaskKind = IntEnum("MaskKind", "WINDOW RANGES SAME_DOCUMENT DENSE AND OR NOT", start=0)
+MaskKind = IntEnum(
+    "MaskKind",
+    """
+    WINDOW RANGES SAME_DOCUMENT DENSE
+    AND OR NOT
+    """,
+    start=0,
+)
 """Steps of a mask, as in csrc/call.h."""
 
 ScoreKind = IntEnum("ScoreKind", "ADD_BIAS ADD_DISTANCES ADD_RELATIVE SOFT_CAP", start=0)
@@ -34,8 +41,10 @@ ScoreKind = IntEnum("ScoreKind", "ADD_BIAS ADD_DISTANCES ADD_RELATIVE SOFT_CAP",
 
 MeasureKind = IntEnum(
     "MeasureKind",
-    "ENTROPY LSE MAX MEAN_DISTANCE MASS DIAGONAL HISTOGRAM TOPK DIVERGENCE SELECT RECEIVED TRANSPOSED BLOCK_MEAN "
-    "GROUP_POOL",
+    """
+    ENTROPY LSE MAX MEAN_DISTANCE MASS DIAGONAL HISTOGRAM TOPK DIVERGENCE SELECT RECEIVED TRANSPOSED BLOCK_MEAN
+    GROUP_POOL
+    """,
     start=0,
 )
 """Measures, as in csrc/measures/all.h."""
