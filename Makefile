@@ -3,7 +3,7 @@ PYTHON ?= python3
 WORKERS ?= auto
 BIN := .venv/bin
 SCRIPTS := tests/explore/js
-CPP := $(wildcard src/regard/ops/kernels/native/csrc/*.* src/regard/ops/kernels/native/csrc/*/*.h)
+CPP := $(wildcard src/regard/native/csrc/*.* src/regard/native/csrc/*/*.h)
 
 IT := layer=encoder.2&head=0&token=source.9&sort=selection
 
@@ -65,7 +65,7 @@ model: .venv/ready
 clean:
 	rm -rf .venv build src/*.egg-info .pytest_cache .ruff_cache .import_linter_cache $(SCRIPTS)/node_modules
 
-.venv/installed: pyproject.toml constraints.txt setup.py $(wildcard src/regard/ops/kernels/native/csrc/*)
+.venv/installed: pyproject.toml constraints.txt setup.py $(wildcard src/regard/native/csrc/*)
 	@echo "Setting up .venv: a few minutes, once"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .

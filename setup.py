@@ -16,7 +16,7 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-FOLDER = Path("src/regard/ops/kernels/native/csrc")
+FOLDER = Path("src/regard/native/csrc")
 FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fvisibility=hidden"]
 FLAGS += ["-g0"]  # after Python's own -g, which makes a library ten times as large
 AVX512 = [*(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl")), "-mfma", "-mf16c", "-mprefer-vector-width=512"]
@@ -83,7 +83,7 @@ if sys.platform == "darwin":
 setup(
     ext_modules=[
         Extension(
-            f"regard.ops.kernels.native.lib.{level}",
+            f"regard.native.lib.{level}",
             sources=[str(path) for path in sorted(FOLDER.glob("*.cpp"))],
             depends=["setup.py", *(str(path) for path in sorted(FOLDER.rglob("*.h")))],
             extra_compile_args=[*FLAGS, *flags],

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 import regard
-from regard.ops.kernels.native.library import LEVELS, Library, library
+from regard.native.library import LEVELS, Library, library
 from regard.pipelines import Translator
 
 

@@ -26,7 +26,7 @@ from timing import paired_times, report, seconds
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import regard
-from regard.ops.kernels.native.cache_size import second_level_bytes
+from regard.native.cache_size import second_level_bytes
 from regard.ops.kernels.native.choices import FILE, Steps
 from regard.ops.kernels.native.kernel import Native
 

@@ -20,10 +20,10 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import regard
-from regard.ops.kernels.native.library import LEVELS
+from regard.native.library import LEVELS
 
 ROOT = Path(__file__).parents[1]
-LIB = Path("regard/ops/kernels/native/lib")
+LIB = Path("regard/native/lib")
 
 
 def test_the_wheel_has_all_files_of_the_package_and_works(tmp_path):

@@ -7,10 +7,10 @@ import json
 import pytest
 import torch
 
+from regard.native.library import library
 from regard.ops.kernels.dispatch import KERNELS
 from regard.ops.kernels.native import kernel as kernel_module
 from regard.ops.kernels.native.kernel import Native
-from regard.ops.kernels.native.library import library
 from regard.ops.masks import Mask
 from regard.ops.measures import Measure
 from regard.ops.rules import registered

@@ -14,8 +14,8 @@ from torch.func import vmap
 from torch.fx import symbolic_trace
 from torch.utils.flop_counter import FlopCounterMode
 
+from regard.native.library import library
 from regard.nn import linear
-from regard.ops.kernels.native.library import library
 
 
 @pytest.fixture(params=["oneDNN", "native"])

@@ -9,9 +9,9 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from helpers.ops.cases import CPU_KERNELS
+from regard.native.library import LEVELS
 from regard.ops import attend, weights
 from regard.ops.kernels.native.kernel import Native
-from regard.ops.kernels.native.library import LEVELS
 from regard.ops.masks import Causal, DenseMask, Neighbours, Padding
 from regard.ops.measures import KLDivergence, Mass, Received
 

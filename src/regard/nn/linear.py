@@ -1,6 +1,6 @@
 """A linear layer with faster inference on CPUs, and the check of the input of a layer.
 
-A few rows, as in a step of generation, are multiplied at the speed of memory by `regard.ops.linear`. For more, torch
+A few rows, as in a step of generation, are multiplied at the speed of memory by `regard.native.linear`. For more, torch
 multiplies float32 with MKL, which does not use the widest instructions of other vendors' processors. oneDNN, which
 torch has for convolutions and bfloat16, does.
 """
@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import (
 )
 
 from regard.checks import Checks
-from regard.ops.linear import linear_of_few_rows
+from regard.native.linear import linear_of_few_rows
 
 MIN_WEIGHTS = 2**18
 """With fewer weights, a call of another library takes longer than what it saves."""

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from helpers.pairwise import pairwise
+from regard.native.library import Library, library
 from regard.ops import attend, weights
 from regard.ops.indexing import SelectCells
 from regard.ops.kernels.native.kernel import Native
-from regard.ops.kernels.native.library import Library, library
 from regard.ops.masks import Causal, DenseMask, Documents, Padding, Prefix, Spans, Window
 from regard.ops.measures import (
     BlockMean,

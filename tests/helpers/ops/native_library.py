@@ -10,8 +10,8 @@ from pathlib import Path
 import regard
 
 TESTS = Path(__file__).parents[2]
-FOLDER = Path("ops/kernels/native/lib")
-SOURCES = Path(regard.__file__).parent / "ops/kernels/native/csrc"
+FOLDER = Path("native/lib")
+SOURCES = Path(regard.__file__).parent / "native/csrc"
 FLAGS = {
     "baseline": [],
     "avx2": ["-mavx2", "-mfma", "-mf16c"],

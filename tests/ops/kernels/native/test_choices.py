@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from regard.native.library import DTYPES, LEVELS
 from regard.ops.kernels.base import KernelInputs
 from regard.ops.kernels.dispatch import select_kernel
 from regard.ops.kernels.native.choices import is_sdpa_faster, similar_steps, steps_for
 from regard.ops.kernels.native.kernel import Native
-from regard.ops.kernels.native.library import DTYPES, LEVELS
 from regard.ops.measures import Entropy
 from regard.ops.request import make_request
 

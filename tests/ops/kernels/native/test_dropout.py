@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from helpers.pairwise import everything
+from regard.native.library import library
 from regard.ops import attend
-from regard.ops.kernels.native.library import library
 from regard.ops.masks import Causal
 from regard.ops.scores import ScaledDotProduct, Sinks
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from helpers.ops.native_library import python
-from regard.ops.kernels.native.library import library
+from regard.native.library import library
 
 ROOT = Path(__file__).parents[4]
 GUIDE = (ROOT / "docs/extending/rules.md").read_text("utf-8").partition("### A new kind of step")[2]

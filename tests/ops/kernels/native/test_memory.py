@@ -12,7 +12,7 @@ import pytest
 
 from helpers.ops.native_library import FLAGS, SOURCES, TESTS, copy_package, python
 from helpers.pairwise import everything
-from regard.ops.kernels.native.library import LEVELS, Library, library
+from regard.native.library import LEVELS, Library, library
 
 pytestmark = [
     pytest.mark.skipif(isinstance(library(), str), reason=f"native: {library()}"),
@@ -81,7 +81,7 @@ def sanitized(tmp_path_factory) -> tuple[Path, dict[str, str]]:
 def test_sanitizers_find_nothing(sanitized):
     path, environment = sanitized
     code = (
-        f"from regard.ops.kernels.native.library import library; assert library().level == {path.stem!r}; "
+        f"from regard.native.library import library; assert library().level == {path.stem!r}; "
         f"assert {str(path)!r} in open('/proc/self/maps').read(); "
         f"import sys; sys.argv[1:] = ['plain', '0', '8', '1']; from {CALLS} import main; main()"
     )

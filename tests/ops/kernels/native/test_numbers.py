@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from regard.errors import InvalidArgument, KernelNotSupported
+from regard.native.library import library
 from regard.ops import attend, weights
 from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.native.kernel import Native
-from regard.ops.kernels.native.library import library
 from regard.ops.masks import Causal, DenseMask, Documents, Padding, Spans, Window
 from regard.ops.measures import KLDivergence, Mass, Received
 from regard.ops.scores import Alibi, Bias, RelativeKey, ScaledDotProduct, Sinks, SoftCap

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from helpers.ops.native_library import python
+from regard.native.library import library
 from regard.ops import attend
-from regard.ops.kernels.native.library import library
 from regard.ops.masks import Causal, Padding, Window
 
 pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"native: {library()}")

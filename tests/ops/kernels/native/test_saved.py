@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from regard.native.library import Library, Strided, library, strided
 from regard.ops import attend
-from regard.ops.kernels.native.library import Library, Strided, library, strided
 from regard.ops.masks import Causal, Padding
 from regard.ops.scores import ScaledDotProduct, Sinks
 

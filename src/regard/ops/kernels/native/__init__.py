@@ -1,1 +1,1 @@
-"""Native kernels for CPUs: C++ in `csrc`, compiled once for each instruction set by setup.py."""
+"""The native kernel: requests as calls of the C++ library in `regard.native`."""

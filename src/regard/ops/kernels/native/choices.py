@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import log
 from pathlib import Path
 
-from regard.ops.kernels.native.library import LEVELS
+from regard.native.library import LEVELS
 
 FILE = Path(__file__).with_name("choices.json")
 

@@ -12,8 +12,8 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+from regard.native.library import DTYPES, Call, MeasureCall, Strided, strided
 from regard.ops.kernels.base import KernelInputs, hidden_tensor_error
-from regard.ops.kernels.native.library import DTYPES, Call, MeasureCall, Strided, strided
 from regard.ops.kernels.native.pack import MAX_SEPARATE_COLUMNS, Packer
 from regard.ops.request import AttentionRequest
 from regard.ops.rules import Rule

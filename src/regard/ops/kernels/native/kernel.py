@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from regard.native.cache_size import second_level_bytes
+from regard.native.library import DTYPES, Call, Library, MeasureCall, Strided, library, strided
 from regard.ops.kernels.base import KernelInputs, RunOptions
 from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.differentiable import DifferentiableKernel, ForwardResult
-from regard.ops.kernels.native.cache_size import second_level_bytes
 from regard.ops.kernels.native.choices import is_sdpa_faster, steps_for
 from regard.ops.kernels.native.gradients import BackwardCall, check_hidden_tensors, has_gradients
-from regard.ops.kernels.native.library import DTYPES, Call, Library, MeasureCall, Strided, library, strided
 from regard.ops.kernels.native.pack import Packer, unsupported_rules
 from regard.ops.kernels.results import MeasureResults
 from regard.ops.measures.base import Spec

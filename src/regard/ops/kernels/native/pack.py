@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.ops.kernels.base import KernelInputs
-from regard.ops.kernels.native.library import (
+from regard.native.library import (
     DTYPES,
     MaskKind,
     MaskStep,
@@ -23,6 +22,7 @@ from regard.ops.kernels.native.library import (
     Strided,
     strided,
 )
+from regard.ops.kernels.base import KernelInputs
 from regard.ops.masks import Mask
 from regard.ops.measures import Measure
 from regard.ops.rules import Rule, has_steps

@@ -180,28 +180,18 @@ class Library:
                     f"attention of {matrix.queries} queries and {matrix.keys} keys: not enough memory for a block"
                 )
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Compute y = x Wᵀ + b for a few rows x (..., in). All are contiguous, and all float32 or all bfloat16.
+    def run_linear(self, call: LinearCall) -> None:
+        """Compute the product of a few rows with a matrix of weights.
 
         Raises:
             MemoryError: If there is not enough memory.
         """
-        rows, (out_features, in_features) = x.shape[:-1].numel(), weight.shape
-        y = x.new_empty(*x.shape[:-1], out_features)
-        call = LinearCall(
-            rows=rows,
-            in_features=in_features,
-            out_features=out_features,
-            x=x.data_ptr(),
-            weight=weight.data_ptr(),
-            bias=None if bias is None else bias.data_ptr(),
-            y=y.data_ptr(),
-            dtype=DTYPES[x.dtype],
-        )
-        threads = max(1, min(torch.get_num_threads(), rows * weight.numel() // MIN_WORK_PER_THREAD))
+        work = call.rows * call.in_features * call.out_features
+        threads = max(1, min(torch.get_num_threads(), work // MIN_WORK_PER_THREAD))
         if self._linear(ctypes.byref(call), threads, self._team()):
-            raise MemoryError(f"{rows} rows and {out_features} x {in_features} weights: not enough memory")
-        return y
+            raise MemoryError(
+                f"{call.rows} rows and {call.out_features} x {call.in_features} weights: not enough memory"
+            )
 
     def _team(self) -> ctypes.c_void_p | None:
         """The function that runs tasks on torch's threads; None in a fork, which has none of them."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.ops import linear
-from regard.ops.kernels.native.library import LEVELS, Library, library
+from regard.native import linear
+from regard.native.library import LEVELS, Library, library
 
 pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"native: {library()}")
 BEST = library()
@@ -23,13 +23,13 @@ def tensors(rows, in_features, out_features, dtype=torch.float32):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("level", LEVELS if isinstance(BEST, str) else LEVELS[: LEVELS.index(BEST.level) + 1])
 def test_each_instruction_set_equals_float64(level, dtype):
-    run = Library(level).linear
+    loaded = Library(level)
     for rows in ROWS:
         for in_features, out_features in ((1, 1), (3, 4), (15, 5), (16, 8), (17, 3), (64, 31), (333, 66)):
             x, weight, bias = tensors(rows, in_features, out_features, dtype)
             exact = x.double() @ weight.double().T
-            torch.testing.assert_close(run(x, weight, None), exact.to(dtype))
-            torch.testing.assert_close(run(x, weight, bias), (exact + bias.double()).to(dtype))
+            torch.testing.assert_close(linear.multiply(loaded, x, weight, None), exact.to(dtype))
+            torch.testing.assert_close(linear.multiply(loaded, x, weight, bias), (exact + bias.double()).to(dtype))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from regard.native import cache_size
+from regard.native.cache_size import linux_bytes, macos_bytes, second_level_bytes
 from regard.ops import attend
-from regard.ops.kernels.native import cache_size
-from regard.ops.kernels.native.cache_size import linux_bytes, macos_bytes, second_level_bytes
 from regard.ops.kernels.native.kernel import Native
 from regard.ops.masks import Causal, Window
 

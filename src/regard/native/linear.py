@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.ops.kernels.native.library import library
+from regard.native.library import DTYPES, Library, LinearCall, library
 
 MAX_ROWS = {torch.float32: 8, torch.bfloat16: 4}
 """With more rows, torch's products are as fast. In float16, even its product of one row is."""
@@ -28,4 +28,22 @@ def linear_of_few_rows(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor
     if x.shape[:-1].numel() > MAX_ROWS.get(x.dtype, -1):
         return None
     found = library()
-    return None if isinstance(found, str) else found.linear(x.contiguous(), weight, bias)
+    return None if isinstance(found, str) else multiply(found, x.contiguous(), weight, bias)
+
+
+def multiply(loaded: Library, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Compute y = x Wᵀ + b for a few rows x (..., in). All are contiguous, and all float32 or all bfloat16."""
+    out_features, in_features = weight.shape
+    y = x.new_empty(*x.shape[:-1], out_features)
+    call = LinearCall(
+        rows=x.shape[:-1].numel(),
+        in_features=in_features,
+        out_features=out_features,
+        x=x.data_ptr(),
+        weight=weight.data_ptr(),
+        bias=None if bias is None else bias.data_ptr(),
+        y=y.data_ptr(),
+        dtype=DTYPES[x.dtype],
+    )
+    loaded.run_linear(call)
+    return y

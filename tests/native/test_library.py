@@ -16,9 +16,9 @@ import torch
 import regard
 from helpers.ops.native_library import FLAGS, FOLDER, SOURCES, copy_package, python
 from regard.errors import KernelNotSupported
+from regard.native.library import KINDS, LEVELS, Call, Library, LinearCall, library
 from regard.ops import attend
 from regard.ops.kernels.native.kernel import Native
-from regard.ops.kernels.native.library import KINDS, LEVELS, Call, Library, LinearCall, library
 
 pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"native: {library()}")
 BUILT = Path(regard.__file__).parent / FOLDER
