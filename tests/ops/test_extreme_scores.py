@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from math import inf
@@ -28,7 +27,6 @@ RULES = masks(*SHAPE)
 BIGGEST = {torch.float32: 3e38, torch.float64: 1e300}
 
 
-@dataclass(frozen=True, eq=False)
 class Table(Score):
     """A user's score that looks its numbers up."""
 

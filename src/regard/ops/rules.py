@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator, Mapping, MutableMapping
-from dataclasses import Field, dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 from weakref import WeakValueDictionary
 
@@ -19,18 +19,17 @@ from regard.ops.tree import map_tensors
 
 _BUILTIN: dict[type[Rule], dict[str, type[Rule]]] = {}
 _USER: dict[type[Rule], MutableMapping[str, type[Rule]]] = {}
-_DEFAULTS: dict[tuple[type[Rule], str], Rule] = {}
-"""Built-in rules that need no arguments, by base and name; nothing about them changes, so one of each is enough."""
 
 
 @dataclass_transform(eq_default=False)
 class Rule:
     """Base of `Mask`, `Score` and `Measure`.
 
-    A class that annotates fields becomes a dataclass, without a decorator. Tensors that a rule holds as attributes,
-    also in lists, tuples, dicts, dataclasses and other rules, get gradients and move with `to`. Where gradients are
-    computed, those in half precision are in float32 (float64 for float64), in which sums are added up. To be saved in a
-    recording, a rule must keep each argument of its constructor as an attribute of the same name.
+    A class that annotates fields becomes a dataclass without a decorator, and cannot be a frozen one. Tensors that a
+    rule holds as attributes, also in lists, tuples, dicts, dataclasses and other rules, get gradients and move with
+    `to`. Where gradients are computed, those in half precision are in float32 (float64 for float64), in which sums are
+    added up. To be saved in a recording, a rule must keep each argument of its constructor as an attribute of the same
+    name.
 
     Attributes:
         name: The class's name in snake case: what ``measure="..."`` and ``score="..."`` take. Set it by
@@ -78,8 +77,6 @@ class Rule:
                 _BUILTIN[cls.base][cls.name] = cls
             else:
                 _USER[cls.base][class_id(cls)] = cls
-            if cls.builtin and not cls.required_arguments:
-                _DEFAULTS[cls.base, cls.name] = cls()
 
     def to(self, device: torch.device | str) -> Self:
         """The same rule with its tensors on a device."""
@@ -92,26 +89,15 @@ class Rule:
 
 
 def _make_dataclass(cls: type) -> None:
-    """Make a class a dataclass whose ``__init__`` also works if ``@dataclass(frozen=True)`` is applied to it later."""
+    """Make a class a dataclass; one that annotates class variables only keeps an inherited constructor."""
     has_init, annotated = "__init__" in vars(cls), inspect.get_annotations(cls)
     try:
         dataclass(eq=False, repr=False)(cls)
     except TypeError:  # a field without a default after an inherited one with a default
         dataclass(eq=False, repr=False, kw_only=True)(cls)
-    arguments = set(inspect.signature(cls).parameters)
-    if not has_init and not annotated.keys() & {*arguments, *(each.name for each in fields(cls))}:
-        del cls.__init__  # no field is new, only class variables: an inherited constructor stays
-    elif not has_init and arguments == {each.name for each in fields(cls) if each.init}:  # else it has an InitVar
-        specs = [(each.name, each.type, _same_field(each)) for each in fields(cls)]
-        namespace = {"__post_init__": None} if hasattr(cls, "__post_init__") else {}
-        frozen = make_dataclass(cls.__name__, specs, namespace=namespace, frozen=True)
-        init: Any = frozen.__init__
-        init.__qualname__ = f"{cls.__qualname__}.__init__"
-        cls.__init__ = init
-
-
-def _same_field(each: Field[Any]) -> Any:
-    return field(default=each.default, default_factory=each.default_factory, init=each.init, kw_only=each.kw_only)
+    arguments = {*inspect.signature(cls).parameters, *(each.name for each in fields(cls))}
+    if not has_init and not annotated.keys() & arguments:
+        del cls.__init__
 
 
 def registered(base: type[Rule]) -> dict[str, type[Rule]]:
@@ -167,8 +153,9 @@ def resolve(base: type[Rule], value: Any, argument: str) -> Any:
     if isinstance(value, base):
         return value
     if isinstance(value, str):
-        if (base, value) in _DEFAULTS:
-            return _DEFAULTS[base, value]
+        builtin = _BUILTIN[base].get(value)
+        if builtin is not None and not builtin.required_arguments:
+            return builtin()
         cls = registered(base).get(value)
         if cls is None:
             known = sorted(registered(base))

@@ -76,7 +76,6 @@ def _banded(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
     return (key >= query // 3) & (key < query // 3 + 20)
 
 
-@dataclass(frozen=True, eq=False)
 class Squares(Measure):
     """A user's measure: Σⱼ wⱼ Pᵢⱼ², with a tensor that gets a gradient."""
 
@@ -96,7 +95,6 @@ class Total(Measure):
         return (block.weights * block.scores).sum((-1, -2))
 
 
-@dataclass(frozen=True, eq=False)
 class Cosine(Score):
     """A user's score, with a tensor that gets a gradient: the cosine times a temperature for each head."""
 

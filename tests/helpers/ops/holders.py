@@ -55,7 +55,6 @@ def itself(content):
 
 
 def in_field(base, content, find=itself):
-    @dataclass(frozen=True, eq=False)
     class Holder(base):
         content: Any
 
@@ -77,12 +76,12 @@ def in_attribute(base, content, find=itself):
 
 
 def in_attribute_of_a_dataclass(base, tensor):
-    @dataclass(frozen=True, eq=False)
+    @dataclass(eq=False)
     class Holder(base):
         name: str = "rule"
 
         def __post_init__(self):
-            object.__setattr__(self, "content", tensor)
+            self.content = tensor
 
         def stored(self):
             return self.content
