@@ -1,6 +1,8 @@
 # `make demo` shows what this is; `make test` checks and tests everything. Both set up .venv first, if that is missing or out of date.
 PYTHON ?= python3
 WORKERS ?= auto
+# Neighbouring tests, which share fixtures and imports, run in one process; one that is done takes over some of another's.
+PARALLEL := -n $(WORKERS) --dist worksteal
 BIN := .venv/bin
 SCRIPTS := tests/explore/js
 CPP := $(wildcard src/regard/native/csrc/*.* src/regard/native/csrc/*/*.h)
@@ -15,10 +17,10 @@ demo: .venv/installed
 		print("Where does “it” look?", Path("attention.html").resolve().as_uri() + "#$(IT)")'
 
 test: check
-	$(BIN)/pytest -n $(WORKERS)
+	$(BIN)/pytest $(PARALLEL)
 
 test-all: check
-	$(BIN)/pytest -n $(WORKERS) --all
+	$(BIN)/pytest $(PARALLEL) --all
 
 check: .venv/ready
 	$(BIN)/ruff format --check

@@ -1,8 +1,9 @@
-"""Two processes under torchrun train what one process does with the same batches, and resume bit for bit."""
+"""Two processes train what one process does with the same batches, and resume bit for bit."""
 
 from __future__ import annotations
 
 import csv
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,34 +14,48 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from helpers.forked import finish, start
+from helpers.training_processes import train_rank
 from helpers.training_runs import make_recipe, write_corpus
 from regard.training import apply_overrides, train
 
 TRAIN = """
 import sys, torch
-from regard.training import load_recipe, train
-from regard.training.module import TaskModule
-
-def on_train_end(self):
-    torch.save(self.model.state_dict(), f"{self.recipe.output_dir}/rank{self.global_rank}.pt")
-
-TaskModule.on_train_end = on_train_end
+from helpers.training_processes import train_rank
 torch.set_num_threads(1)
-train(load_recipe(sys.argv[1]), resume="--resume" in sys.argv)
+train_rank(sys.argv[1])
 """
 
 
-def torchrun(folder: Path, keys: dict[str, Any], *arguments: str) -> None:
+def run_script(folder: Path, keys: dict[str, Any], *launcher: str) -> None:
     (folder / "train.py").write_text(TRAIN)
     (folder / "recipe.yaml").write_text(yaml.safe_dump(keys))
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    start(*launcher, str(folder / "train.py"), str(folder / "recipe.yaml"), *arguments)
-
-
-def start(*command: str) -> None:
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=180)
+    command = [sys.executable, *launcher, str(folder / "train.py"), str(folder / "recipe.yaml")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment)
     assert done.returncode == 0, done.stderr
-    assert "Warning" not in done.stderr.replace("FutureWarning", ""), done.stderr
+    check_warnings(done.stderr)
+
+
+def check_warnings(errors: str) -> None:
+    assert "Warning" not in errors.replace("FutureWarning", ""), errors
+
+
+def train_ranks(folder: Path, keys: dict[str, Any], *, resume: bool = False) -> None:
+    """Train in two processes, as torchrun starts them."""
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(keys))
+    store = torch.distributed.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    shared = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    shared |= {"GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": folder.name, "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    errors = [folder / f"errors{rank}.txt" for rank in range(2)]
+    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
+    processes = [
+        start(train_rank, str(folder / "recipe.yaml"), resume, errors=path, **shared, **rank)
+        for path, rank in zip(errors, ranks, strict=True)
+    ]
+    finish(processes, errors)
+    for path in errors:
+        check_warnings(path.read_text())
 
 
 def rows(run: Path) -> list[dict[str, str]]:
@@ -51,7 +66,7 @@ def rows(run: Path) -> list[dict[str, str]]:
 def test_two_processes_are_one_with_twice_the_batches(tmp_path: Path, keys: dict[str, Any]) -> None:
     keys["model"]["dropout"] = 0.0
     both = {**keys, "output_dir": str(tmp_path / "both")}
-    torchrun(tmp_path, both)
+    run_script(tmp_path, both, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     ranks = [torch.load(tmp_path / "both" / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
     assert all(torch.equal(ranks[0][name], ranks[1][name]) for name in ranks[0])
     alone = apply_overrides(keys, ["--output_dir", str(tmp_path / "alone"), "--trainer.accumulate_grad_batches=2"])
@@ -80,7 +95,7 @@ def test_unequal_batches_of_two_processes_count_by_their_tokens(tmp_path: Path, 
     keys["data"] |= {"valid": None, "max_tokens_per_batch": 1000}
     train(make_recipe({**keys, "output_dir": str(tmp_path / "one")}))
     keys["data"] |= {"max_tokens_per_batch": 100, "max_length": 90}  # the long pair, and the other two
-    torchrun(tmp_path, {**keys, "output_dir": str(tmp_path / "two")})
+    train_ranks(tmp_path, {**keys, "output_dir": str(tmp_path / "two")})
     one, two = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("one", "two"))
     for name, weight in one.items():
         torch.testing.assert_close(two[name], weight, rtol=0, atol=1e-5)
@@ -89,11 +104,11 @@ def test_unequal_batches_of_two_processes_count_by_their_tokens(tmp_path: Path, 
 def test_processes_resume_bit_for_bit_each_with_its_own_dropout(tmp_path: Path, keys: dict[str, Any]) -> None:
     keys["model"]["dropout"] = 0.2
     whole, stopped = ({**keys, "output_dir": str(tmp_path / name)} for name in ("whole", "stopped"))
-    torchrun(tmp_path, whole)
-    torchrun(tmp_path, apply_overrides(stopped, ["--trainer.max_steps=16"]))
+    train_ranks(tmp_path, whole)
+    train_ranks(tmp_path, apply_overrides(stopped, ["--trainer.max_steps=16"]))
     state = torch.load(tmp_path / "stopped" / "state.ckpt", weights_only=True)
     assert not torch.equal(*state["random"])
-    torchrun(tmp_path, stopped, "--resume")
+    train_ranks(tmp_path, stopped, resume=True)
     found, expected = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("stopped", "whole"))
     assert all(torch.equal(found[name], expected[name]) for name in expected)
     columns = ("step", "loss", "valid_loss", "bleu")
@@ -106,20 +121,18 @@ def test_processes_resume_bit_for_bit_each_with_its_own_dropout(tmp_path: Path, 
 def test_a_validation_set_of_one_batch_is_shared(tmp_path: Path, keys: dict[str, Any]) -> None:
     write_corpus(tmp_path / "valid.tsv", 3, seed=2)
     keys["trainer"]["max_steps"] = 10
-    torchrun(tmp_path, keys)
+    train_ranks(tmp_path, keys)
     train(make_recipe(keys, "--output_dir", str(tmp_path / "alone"), "--trainer.accumulate_grad_batches=2"))
     both, alone = (next(row for row in rows(tmp_path / name) if row["valid_loss"]) for name in ("run", "alone"))
     assert float(both["valid_loss"]) == pytest.approx(float(alone["valid_loss"]), rel=0.05)
 
 
 def test_two_devices_need_no_torchrun(tmp_path: Path, keys: dict[str, Any]) -> None:
-    (tmp_path / "train.py").write_text(TRAIN)
     with (tmp_path / "train.tsv").open("a") as file:  # one process meets a longer sentence, and needs more positions
         file.write(f"{'one ' * 700}\t{'eins ' * 700}\n")
     keys["trainer"] |= {"devices": 2, "max_steps": 30}
     keys["model"]["max_seq_len"] = 2000
     keys["data"] |= {"valid": "train.tsv", "max_length": 1900, "max_tokens_per_batch": 2000}
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(keys))
-    start(str(tmp_path / "train.py"), str(tmp_path / "recipe.yaml"))
+    run_script(tmp_path, keys)
     ranks = [torch.load(tmp_path / "run" / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
     assert all(torch.equal(ranks[0][name], ranks[1][name]) for name in ranks[0])

@@ -13,7 +13,9 @@ import pytest
 import torch
 import yaml
 
+from helpers.forked import start
 from helpers.full_disk import full_disk
+from helpers.training_processes import train_and_kill
 from helpers.training_runs import bytes_of, make_recipe, rows
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidRecipe
 from regard.training import load_recipe, train
@@ -137,19 +139,6 @@ def test_a_run_killed_between_its_first_model_and_its_first_state_is_resumed(
         assert bytes_of(tmp_path / "run", name) == bytes_of(tmp_path / "whole", name)
 
 
-KILLED = """
-import importlib, os, signal, sys
-module, _, name = sys.argv[2].rpartition(":")
-owner = importlib.import_module(module)
-*path, name = name.split(".")
-for part in path:
-    owner = getattr(owner, part)
-setattr(owner, name, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
-from regard.training import load_recipe, train
-train(load_recipe(sys.argv[1]))
-"""
-
-
 def leftovers(folder: Path) -> list[Path]:
     """Unfinished files and folders."""
     return [path for path in folder.rglob(".*") if path.name != ".lock"]
@@ -171,8 +160,9 @@ def test_a_run_killed_before_its_first_step_is_started_again_or_resumed(
 ) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump(keys))
-    process = subprocess.run([sys.executable, "-c", KILLED, recipe, moment], check=False)
-    assert process.returncode == -signal.SIGKILL
+    process = start(train_and_kill, str(recipe), moment, errors=tmp_path / "errors")
+    process.join(300)
+    assert process.exitcode == -signal.SIGKILL, (tmp_path / "errors").read_text()
     assert (tmp_path / "run" / "recipe.yaml").is_file()
     assert train(load_recipe(recipe), resume=resume).step == 30
     assert leftovers(tmp_path / "run") == []

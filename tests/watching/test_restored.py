@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from functools import cache
 
 import pytest
 import torch
@@ -22,20 +23,34 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterf
 from helpers.model_zoo.families import built  # noqa: E402
 
 IDS = torch.arange(3, 23).view(2, 10)
+MASKS = ALL_MASK_ATTENTION_FUNCTIONS
 
 
 class Stopped(Exception):
     pass
 
 
+@cache  # to look through all objects at each comparison would take most of the time
+def interfaces():
+    return [each for each in gc.get_objects() if type(each) in (AttentionInterface, type(MASKS))]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_interface_is_new():
+    interfaces.cache_clear()
+    before = {id(each) for each in interfaces()}
+    yield
+    interfaces.cache_clear()
+    assert {id(each) for each in interfaces()} == before
+
+
 def state(*models):
     """Everything that a watch may touch, by value or identity."""
-    interfaces = [each for each in gc.get_objects() if type(each) in (AttentionInterface, type(MASKS))]
     files = [module for name, module in sys.modules.items() if name.startswith("transformers.models.")]
     return {
         "interfaces": {
             id(each): (dict(vars(each)["_local_mapping"]), set(vars(each)), dict(type(each)._global_mapping))
-            for each in interfaces
+            for each in interfaces()
         },
         "classes": [dict(vars(cls)) for cls in (AttentionInterface, type(MASKS), nn.Module, nn.MultiheadAttention)],
         "dense": {
@@ -56,9 +71,6 @@ def state(*models):
             for model in models
         ],
     }  # fmt: skip
-
-
-MASKS = ALL_MASK_ATTENTION_FUNCTIONS
 
 
 @settings(max_examples=25, deadline=None)

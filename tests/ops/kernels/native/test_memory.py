@@ -64,7 +64,7 @@ def sanitized(tmp_path_factory) -> tuple[Path, dict[str, str]]:
     sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     sources = [*map(str, sorted(SOURCES.glob("*.cpp"))), str(overrun)]
     path = libraries / f"{loaded.level}.so"
-    flags = ["-std=c++17", "-g", "-O1", "-fPIC", "-shared", "-pthread", *sanitizers, *FLAGS[loaded.level]]
+    flags = ["-std=c++17", "-g1", "-O1", "-fPIC", "-shared", "-pthread", *sanitizers, *FLAGS[loaded.level]]
     if loaded.level == "avx512bf16":  # a processor that can emulate AMX
         flags.append("-DREGARD_EMULATE_AMX")
     built = run(compiler, *flags, *sources, "-o", str(path))
