@@ -25,15 +25,15 @@ def test_the_example_is_the_one_of_four_words():
     scores = query @ key.T
     numerators = np.exp(scores / 3**0.5)
     weights = numerators / numerators.sum(1, keepdims=True)
-    found = regard.trace()
+    trace = regard.trace()
     for name, expected in {
         "input": x, "W_K": projections[1], "query": query, "key": key, "value": value, "scores": scores,
         "scaled scores": scores / 3**0.5, "weights": weights, "weighted values": weights[..., None] * value,
         "output": weights @ value,
     }.items():  # fmt: skip
-        np.testing.assert_allclose(found[name].squeeze(0), expected, rtol=1e-12, err_msg=name)
-    np.testing.assert_allclose(found["output"][0, 0], [0.98522025, 1.74174051, 0.75652026], atol=5e-9)
-    assert regard.trace(x, *projections)["output"].tolist() == found["output"].tolist()
+        np.testing.assert_allclose(trace[name].squeeze(0), expected, rtol=1e-12, err_msg=name)
+    np.testing.assert_allclose(trace["output"][0, 0], [0.98522025, 1.74174051, 0.75652026], atol=5e-9)
+    assert regard.trace(x, *projections)["output"].tolist() == trace["output"].tolist()
 
 
 def test_tracing_leaves_the_random_numbers_alone():
@@ -52,25 +52,25 @@ def test_the_steps_of_a_layer_end_where_the_layer_does(bias, kv_heads, mask, cro
     x = torch.randn(1, 5, 8, dtype=torch.float64)
     memory = (torch.randn(1, 5, 8, dtype=torch.float64),) if cross else ()
     expected = layer(x, *memory, mask=mask)
-    found = trace_layer(layer, x, *memory, mask=mask)
-    torch.testing.assert_close(found["output"], expected.output[0])
-    torch.testing.assert_close(found["weights"], expected.weights.dense()[0])
-    scores = found["scaled scores"] if mask is None else found["masked scores"]
+    trace = trace_layer(layer, x, *memory, mask=mask)
+    torch.testing.assert_close(trace["output"], expected.output[0])
+    torch.testing.assert_close(trace["weights"], expected.weights.dense()[0])
+    scores = trace["scaled scores"] if mask is None else trace["masked scores"]
     torch.testing.assert_close(scores, expected.weights.scores.dense()[0])
-    torch.testing.assert_close(found["exponentials"] / found["sums"][..., None], expected.weights.dense()[0])
-    assert found["exponentials"].max() == 1
-    assert ("memory" in found.names) == cross
-    assert ("b_Q" in found.names) == bias
-    for step in found.steps:
+    torch.testing.assert_close(trace["exponentials"] / trace["sums"][..., None], expected.weights.dense()[0])
+    assert trace["exponentials"].max() == 1
+    assert ("memory" in trace.names) == cross
+    assert ("b_Q" in trace.names) == bias
+    for step in trace.steps:
         assert step.value.ndim == len(step.axes) == len(step.labels)
 
 
 def test_values_of_their_own_are_a_step():
     layer = MultiHeadAttention(8, 2).eval()
     x, y, z = torch.randn(3, 1, 5, 8).unbind()
-    found = trace_layer(layer, x, y, z)
-    torch.testing.assert_close(found["values"], z[0].double())
-    assert next(step.formula for step in found.steps if step.name == "value") == "V = Z W_V + b_V"
+    trace = trace_layer(layer, x, y, z)
+    torch.testing.assert_close(trace["values"], z[0].double())
+    assert next(step.formula for step in trace.steps if step.name == "value") == "V = Z W_V + b_V"
     assert "values" not in trace_layer(layer, x, y).names
 
 
@@ -82,14 +82,14 @@ def test_positions_are_steps_of_their_own(positions):
         torch.nn.init.normal_(parameter)
     layer = MultiHeadAttention(16, 4, num_kv_heads=2, positions=module).double().eval()
     x = torch.randn(1, 5, 16, dtype=torch.float64)
-    expected, found = layer(x, mask=Causal()), trace_layer(layer, x, mask=Causal())
-    torch.testing.assert_close(found["output"], expected.output[0])
-    torch.testing.assert_close(found["weights"], expected.weights.dense()[0])
-    torch.testing.assert_close(found["masked scores"], expected.weights.scores.dense()[0])
-    assert ("rotated key" in found.names) == (positions == "rotary")
-    assert ("position bias" in found.names) == (positions != "rotary")
-    assert ("b by distance" in found.names) == (positions == "relative")
-    for step in found.steps:
+    expected, trace = layer(x, mask=Causal()), trace_layer(layer, x, mask=Causal())
+    torch.testing.assert_close(trace["output"], expected.output[0])
+    torch.testing.assert_close(trace["weights"], expected.weights.dense()[0])
+    torch.testing.assert_close(trace["masked scores"], expected.weights.scores.dense()[0])
+    assert ("rotated key" in trace.names) == (positions == "rotary")
+    assert ("position bias" in trace.names) == (positions != "rotary")
+    assert ("b by distance" in trace.names) == (positions == "relative")
+    for step in trace.steps:
         assert step.value.ndim == len(step.axes) == len(step.labels)
 
 
@@ -100,9 +100,9 @@ def test_torch_s_own_layer_agrees():
     ours.out_proj.load_state_dict(theirs.out_proj.state_dict())
     x = torch.randn(1, 4, 8)
     output, weights = theirs(x, x, x, average_attn_weights=False)
-    found = trace_layer(ours, x)
-    torch.testing.assert_close(found["output"].float(), output[0])
-    torch.testing.assert_close(found["weights"].float(), weights[0])
+    trace = trace_layer(ours, x)
+    torch.testing.assert_close(trace["output"].float(), output[0])
+    torch.testing.assert_close(trace["weights"].float(), weights[0])
 
 
 def test_the_scaling_is_explained_where_it_is_that_of_the_paper():
@@ -122,29 +122,29 @@ def test_steps_need_no_gradient():
 
 def test_a_row_that_sees_nothing_has_no_weights():
     layer = SelfAttention(3)
-    found = trace_layer(layer, torch.randn(1, 2, 3), mask=torch.tensor([[True, False], [False, False]]))
-    assert found["weights"][0].tolist() == [[1.0, 0.0], [0.0, 0.0]]
-    assert found["exponentials"][0].tolist() == [[1.0, 0.0], [0.0, 0.0]]
-    assert found["output"][0, 1].tolist() == [0.0, 0.0, 0.0]
-    steps = json.loads(found.to_json())["steps"]
+    trace = trace_layer(layer, torch.randn(1, 2, 3), mask=torch.tensor([[True, False], [False, False]]))
+    assert trace["weights"][0].tolist() == [[1.0, 0.0], [0.0, 0.0]]
+    assert trace["exponentials"][0].tolist() == [[1.0, 0.0], [0.0, 0.0]]
+    assert trace["output"][0, 1].tolist() == [0.0, 0.0, 0.0]
+    steps = json.loads(trace.to_json())["steps"]
     masked = next(step for step in steps if step["name"] == "masked scores")
     assert masked["value"][0][1] == [None, None]
 
 
 def test_json_holds_every_number():
-    found = regard.trace([[1.0, 2.0]], tokens=["only"])
-    said = json.loads(found.to_json())
-    assert said["title"] == "Scaled dot-product attention"
-    assert [step["name"] for step in said["steps"]] == list(found.names)
-    assert all(step["explanation"] for step in said["steps"])
-    query = said["steps"][4]
+    trace = regard.trace([[1.0, 2.0]], tokens=["only"])
+    data = json.loads(trace.to_json())
+    assert data["title"] == "Scaled dot-product attention"
+    assert [step["name"] for step in data["steps"]] == list(trace.names)
+    assert all(step["explanation"] for step in data["steps"])
+    query = data["steps"][4]
     assert query["axes"] == ["head", "query", "dim"]
     assert query["labels"] == [None, ["only"], None]
     assert query["value"] == [[[1.0, 2.0]]]
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("arguments", "message"),
     [
         ({"x": [1, 2]}, r"x: expected a table \(rows, columns\), got the shape \(2,\)"),
         (
@@ -161,9 +161,9 @@ def test_json_holds_every_number():
         ({"x": torch.ones(400, 50)}, r"= 8,000,000 elements, more than 1,000,000"),
     ],
 )
-def test_what_does_not_fit_is_said(given, said):
-    with pytest.raises(InvalidArgument, match=said):
-        regard.trace(**given)
+def test_arguments_that_do_not_fit_are_refused(arguments, message):
+    with pytest.raises(InvalidArgument, match=message):
+        regard.trace(**arguments)
 
 
 def test_what_is_of_the_wrong_type_is_said():
