@@ -23,19 +23,19 @@ REFERENCES = [
 
 
 def test_scores_are_sacrebleus() -> None:
-    found = corpus_scores(HYPOTHESES, [references[:1] for references in REFERENCES])
+    scores = corpus_scores(HYPOTHESES, [references[:1] for references in REFERENCES])
     streams = [[references[0] for references in REFERENCES]]
-    assert found["bleu"].score == pytest.approx(sacrebleu.corpus_bleu(HYPOTHESES, streams).score)
-    assert found["chrf"].score == pytest.approx(sacrebleu.corpus_chrf(HYPOTHESES, streams).score)
-    assert found["ter"].score == pytest.approx(sacrebleu.corpus_ter(HYPOTHESES, streams).score)
-    assert re.fullmatch(r"nrefs:1\|case:mixed\|eff:no\|tok:13a\|smooth:exp\|version:[\d.]+", found["bleu"].signature)
+    assert scores["bleu"].score == pytest.approx(sacrebleu.corpus_bleu(HYPOTHESES, streams).score)
+    assert scores["chrf"].score == pytest.approx(sacrebleu.corpus_chrf(HYPOTHESES, streams).score)
+    assert scores["ter"].score == pytest.approx(sacrebleu.corpus_ter(HYPOTHESES, streams).score)
+    assert re.fullmatch(r"nrefs:1\|case:mixed\|eff:no\|tok:13a\|smooth:exp\|version:[\d.]+", scores["bleu"].signature)
 
 
 def test_sentences_that_were_tokenised_are_left_as_they_are() -> None:
-    found = corpus_scores(["ein mann , der läuft ."], [["ein mann , der geht ."]], ["bleu"], tokenize="none")["bleu"]
+    scores = corpus_scores(["ein mann , der läuft ."], [["ein mann , der geht ."]], ["bleu"], tokenize="none")["bleu"]
     expected = sacrebleu.corpus_bleu(["ein mann , der läuft ."], [["ein mann , der geht ."]], tokenize="none")
-    assert found.score == pytest.approx(expected.score)
-    assert "|tok:none|" in found.signature
+    assert scores.score == pytest.approx(expected.score)
+    assert "|tok:none|" in scores.signature
     with pytest.raises(InvalidArgument, match="tokenize: expected one of 13a, none, intl, char, zh, got 'non'"):
         corpus_scores(["a"], [["a"]], tokenize="non")
 
