@@ -21,17 +21,17 @@ MASKS = list(masks(*SHAPE))
 def test_every_mask_comes_back(name, tmp_path):
     torch.manual_seed(0)
     query, key = torch.randn(1, HEADS, QUERIES, 8), torch.randn(1, 2, KEYS, 8)
-    given = recorded(regard.weights(query, key, mask=masks(*SHAPE)[name], offset=1))
-    given.save(tmp_path / "a.regard")
-    same(regard.load(tmp_path / "a.regard"), given)
+    recording = recorded(regard.weights(query, key, mask=masks(*SHAPE)[name], offset=1))
+    recording.save(tmp_path / "a.regard")
+    same(regard.load(tmp_path / "a.regard"), recording)
 
 
 def test_a_view_of_what_was_changed_is_not_written(tmp_path):
     query, key = torch.randn(1, HEADS, QUERIES, 8), torch.randn(1, 2, KEYS, 8)
-    given = recorded(regard.weights(query, key))
+    recording = recorded(regard.weights(query, key))
     query.zero_()
     with pytest.raises(StaleView):
-        given.save(tmp_path / "a.regard")
+        recording.save(tmp_path / "a.regard")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -41,23 +41,23 @@ def test_every_score_comes_back(name, tmp_path):
     case = SCORES[name]
     rule = case.rule({name: each.float() for name, each in case.tensors(HEADS, QUERIES, KEYS, 8).items()})
     query, key = torch.randn(1, HEADS, QUERIES, 8), torch.randn(1, HEADS, KEYS, 8)
-    given = recorded(regard.weights(query, key, score=rule, mask=regard.Causal(), scale=0.3))
-    given.save(tmp_path / "a.regard")
-    same(regard.load(tmp_path / "a.regard"), given)
+    recording = recorded(regard.weights(query, key, score=rule, mask=regard.Causal(), scale=0.3))
+    recording.save(tmp_path / "a.regard")
+    same(regard.load(tmp_path / "a.regard"), recording)
 
 
 def test_a_translation_comes_back_with_what_was_measured(tmp_path):
-    given = Translator.load().record("The cat sat on the mat.")
-    given.save(tmp_path / "a.regard")
-    same(regard.load(tmp_path / "a.regard"), given)
-    weights = given.layers.cross[0].weights
+    recording = Translator.load().record("The cat sat on the mat.")
+    recording.save(tmp_path / "a.regard")
+    same(regard.load(tmp_path / "a.regard"), recording)
+    weights = recording.layers.cross[0].weights
     measured = weights.measure("entropy", "max", regard.TopK(3))
     recorded(weights, **measured).save(tmp_path / "b.regard", dtype=torch.float16)
-    found = regard.load(tmp_path / "b.regard").layers["encoder.0"]
-    assert found.weights.request.query.dtype == torch.float16
-    torch.testing.assert_close(found.weights.dense(), weights.dense(), atol=1e-2, rtol=0)
-    assert torch.equal(found.measured["topk"].indices, measured["topk"].indices)
-    assert torch.equal(found.measured["max"].score, measured["max"].score)
+    layer = regard.load(tmp_path / "b.regard").layers["encoder.0"]
+    assert layer.weights.request.query.dtype == torch.float16
+    torch.testing.assert_close(layer.weights.dense(), weights.dense(), atol=1e-2, rtol=0)
+    assert torch.equal(layer.measured["topk"].indices, measured["topk"].indices)
+    assert torch.equal(layer.measured["max"].score, measured["max"].score)
 
 
 def test_its_size_is_linear_in_the_tokens(tmp_path):
@@ -80,7 +80,7 @@ def whole(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda about: about.update(version=1), "expected a recording of version 4, got version 1"),
         (
@@ -105,9 +105,9 @@ def whole(tmp_path):
         (lambda about: [1], "expected a recording of version 4"),
     ],
 )
-def test_a_changed_file_is_an_error(whole, change, said):
+def test_a_changed_file_is_an_error(whole, change, message):
     changed(whole, change)
-    with pytest.raises(InvalidFile, match=said):
+    with pytest.raises(InvalidFile, match=message):
         regard.load(whole)
 
 

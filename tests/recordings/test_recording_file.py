@@ -91,15 +91,15 @@ def own(tmp_path):
 
 def test_user_defined_rules_are_saved_and_loaded(own):
     made, path = own
-    found = regard.load(path)
-    same(found, made)
-    request, measured = found.layers[0].weights.request, found.layers[0].measured
+    loaded = regard.load(path)
+    same(loaded, made)
+    request, measured = loaded.layers[0].weights.request, loaded.layers[0].measured
     assert isinstance(request.mask.right, Striped)
     assert request.mask.right.every == 3
     assert type(request.score) is Faded
     assert isinstance(measured["range"], Extremes)
-    for mine, theirs in zip(measured["range"], made.layers[0].measured["range"], strict=True):
-        assert torch.equal(mine, theirs)
+    for actual, expected in zip(measured["range"], made.layers[0].measured["range"], strict=True):
+        assert torch.equal(actual, expected)
     assert type(measured["by"]) is Range
     assert measured["by"].factor == 2.0
 
@@ -130,11 +130,11 @@ def saved_part(tmp_path, W, **part):
     selected = W.at(**part)
     layer = Layer("a", "cross", selected, *(tuple(map(str, range(size))) for size in selected.shape[2:]))
     Recording("", "", (layer,)).save(tmp_path / "a.regard")
-    found = regard.load(tmp_path / "a.regard").layers[0].weights
-    torch.testing.assert_close(found.dense(), selected.dense())  # by another kernel, if the mask was a function
-    torch.testing.assert_close(found.lse(), selected.lse())
-    torch.testing.assert_close(found.dense(), W.dense()[1:, part["heads"]][:, :, part["queries"]], atol=1e-6, rtol=0)
-    return found
+    loaded = regard.load(tmp_path / "a.regard").layers[0].weights
+    torch.testing.assert_close(loaded.dense(), selected.dense())  # by another kernel, if the mask was a function
+    torch.testing.assert_close(loaded.lse(), selected.lse())
+    torch.testing.assert_close(loaded.dense(), W.dense()[1:, part["heads"]][:, :, part["queries"]], atol=1e-6, rtol=0)
+    return loaded
 
 
 @pytest.mark.parametrize("name", masks(*SHAPE))
@@ -153,8 +153,8 @@ def test_a_part_of_a_part_that_differs_by_head_and_batch(tmp_path):
     score = Faded(Sinks(ScaledDotProduct(), torch.randn(HEADS)), torch.rand(BATCH, HEADS)) + Bias(torch.randn(SHAPE))
     mask = Striped(torch.arange(HEADS)) | (torch.rand(SHAPE) < 0.5)
     W = matrix(mask=mask, score=score)
-    found = saved_part(tmp_path, W, batch=[1], heads=[2, 2, 0], queries=[8, 1])
-    again = Layer("a", "cross", found.at(heads=[2, 0], queries=[1]), ("q",), tuple(map(str, range(KEYS))))
+    loaded = saved_part(tmp_path, W, batch=[1], heads=[2, 2, 0], queries=[8, 1])
+    again = Layer("a", "cross", loaded.at(heads=[2, 0], queries=[1]), ("q",), tuple(map(str, range(KEYS))))
     Recording("", "", (again,)).save(tmp_path / "b.regard")
     part = regard.load(tmp_path / "b.regard").layers[0].weights
     assert torch.equal(part.dense()[0, 0, 0], W[1, 0, 1])
@@ -162,7 +162,7 @@ def test_a_part_of_a_part_that_differs_by_head_and_batch(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"heads": None}, "heads: expected all 4 entries or their indices, got 2 without indices"),
         ({"rows": {"tensor": "0"}}, "rows: expected an integer tensor, got float32"),
@@ -176,12 +176,12 @@ def test_a_part_of_a_part_that_differs_by_head_and_batch(tmp_path):
         ({"other": None}, "expected a recording, got a damaged file or one of another kind$"),
     ],
 )
-def test_a_part_that_does_not_fit_is_an_error(change, said, tmp_path):
+def test_a_part_that_does_not_fit_is_an_error(change, message, tmp_path):
     W = matrix(score=ScaledDotProduct() + regard.Alibi.for_heads(HEADS), mask=regard.Causal()).at(**PART)
     names = (tuple(map(str, range(size))) for size in W.shape[2:])
     Recording("", "", (Layer("a", "cross", W, *names),)).save(tmp_path / "a.regard")
     changed(tmp_path / "a.regard", lambda about: rules(about).update(change))
-    with pytest.raises(InvalidFile, match=said):
+    with pytest.raises(InvalidFile, match=message):
         regard.load(tmp_path / "a.regard")
 
 
