@@ -43,7 +43,7 @@ def test_a_dash_is_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"good\ngr\xfcn\n", "line 2: expected UTF-8, got 0xfc at byte 3 of the line; convert the file"),
         (b"\xef\xbb\xbfgr\xfcn\n", "line 1: expected UTF-8, got 0xfc at byte 6 of the line"),
@@ -52,15 +52,15 @@ def test_a_dash_is_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 @pytest.mark.parametrize("name", ["latin.txt", "latin.txt.gz"])
 def test_bytes_that_are_not_utf8_are_named_with_their_line(
-    tmp_path: Path, name: str, content: bytes, said: str
+    tmp_path: Path, name: str, content: bytes, message: str
 ) -> None:
     path = write(tmp_path / name, content)
-    with pytest.raises(InvalidFile, match=f"^{re.escape(str(path))}, {said}"):
+    with pytest.raises(InvalidFile, match=f"^{re.escape(str(path))}, {message}"):
         list(read_lines(path))
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda path: None, "no such file"),
         (lambda path: path.mkdir(), "expected a file, got a folder"),
@@ -77,10 +77,10 @@ def test_bytes_that_are_not_utf8_are_named_with_their_line(
     ],
     ids=["missing", "folder", "not gzip", "cut off"],
 )
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, make, said: str) -> None:
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, make, message: str) -> None:
     path = tmp_path / "text.gz"
     make(path)
-    with pytest.raises(InvalidFile, match=rf"text\.gz: .*{said}"):
+    with pytest.raises(InvalidFile, match=rf"text\.gz: .*{message}"):
         list(read_lines(path))
 
 

@@ -32,7 +32,7 @@ SPANS = [
 ]
 
 
-def found(tokens: list[str], text: str) -> list[list[int]]:
+def positions_of(tokens: list[str], text: str) -> list[list[int]]:
     return [list(positions) for positions in find_tokens(tokens, text)]
 
 
@@ -53,40 +53,40 @@ def found(tokens: list[str], text: str) -> list[list[int]]:
     ],
 )
 def test_positions(text, positions):
-    assert found(TOKENS, text) == positions
+    assert positions_of(TOKENS, text) == positions
 
 
 def test_case_is_ignored_only_if_the_text_does_not_occur_as_it_is_written():
-    assert found(["▁US", "▁and", "▁us"], "us") == [[2]]
-    assert found(["▁US", "▁and", "▁Us"], "us") == [[0], [2]]
+    assert positions_of(["▁US", "▁and", "▁us"], "us") == [[2]]
+    assert positions_of(["▁US", "▁and", "▁Us"], "us") == [[0], [2]]
 
 
 def test_a_text_is_not_a_pattern():
-    assert found(["▁a.c", "▁abc"], "a.c") == [[0]]
-    assert found(["(", "["], "(") == [[0]]
+    assert positions_of(["▁a.c", "▁abc"], "a.c") == [[0]]
+    assert positions_of(["(", "["], "(") == [[0]]
 
 
 def test_special_tokens_are_found_and_end_words():
     tokens = ["<|im_start|>", "system", "Ċ", "Be", "Ġnice", "<|im_end|>", "Ċ"]
-    assert found(tokens, "Be nice") == [[3, 4]]
-    assert found(tokens, "<|im_start|>system\nBe nice") == [[0, 1, 2, 3, 4]]
-    assert found(tokens, "system") == [[1]]
+    assert positions_of(tokens, "Be nice") == [[3, 4]]
+    assert positions_of(tokens, "<|im_start|>system\nBe nice") == [[0, 1, 2, 3, 4]]
+    assert positions_of(tokens, "system") == [[1]]
 
 
 def test_tokens_shared_with_the_text_around_are_included():
-    assert found(["▁Stop", ".\n\n", "Go"], "Stop.") == [[0, 1]]
-    assert found(["▁(", "▁(a", "b", ")"], "ab") == [[1, 2]]
+    assert positions_of(["▁Stop", ".\n\n", "Go"], "Stop.") == [[0, 1]]
+    assert positions_of(["▁(", "▁(a", "b", ")"], "ab") == [[1, 2]]
 
 
 def test_bytes_of_a_character():
-    assert found(["▁so", "▁", "<0xE7>", "<0x8C>", "<0xAB>", "!"], "猫") == [[2, 3, 4]]
-    assert found(["ä½łå¥½", "ä¸ĸ", "ç", "ķĮ"], "世界") == [[1, 2, 3]]
+    assert positions_of(["▁so", "▁", "<0xE7>", "<0x8C>", "<0xAB>", "!"], "猫") == [[2, 3, 4]]
+    assert positions_of(["ä½łå¥½", "ä¸ĸ", "ç", "ķĮ"], "世界") == [[1, 2, 3]]
 
 
 def test_tokens_that_do_not_say_where_words_begin():
-    assert found(["the", "cat", "sat"], "cat sat") == [[1, 2]]
-    assert found(["un", "believable"], "unbelievable") == [[0, 1]]
-    assert found(["the", "cat"], "thecat") == [[0, 1]]
+    assert positions_of(["the", "cat", "sat"], "cat sat") == [[1, 2]]
+    assert positions_of(["un", "believable"], "unbelievable") == [[0, 1]]
+    assert positions_of(["the", "cat"], "thecat") == [[0, 1]]
 
 
 def of_tokenizer(tokenizer):

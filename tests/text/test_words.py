@@ -35,17 +35,17 @@ def tokenizer() -> Tokenizer:
 @pytest.mark.parametrize("text", WORDS)
 def test_pieces_make_the_words_of_the_text(tokenizer, text):
     (ids,) = tokenizer.encode([text])
-    found = words_of(tokenizer.convert_ids_to_tokens(ids))
-    assert [word for word, _ in found] == WORDS[text]
-    for word, positions in found:
+    words = words_of(tokenizer.convert_ids_to_tokens(ids))
+    assert [word for word, _ in words] == WORDS[text]
+    for word, positions in words:
         assert tokenizer.decode([[ids[position] for position in positions]]) == [word]
 
 
 def test_marks_are_words_of_their_own(tokenizer):
     ids = [tokenizer.bos_id, *tokenizer.encode(["the street"])[0], tokenizer.eos_id]
-    found = words_of(tokenizer.convert_ids_to_tokens(ids))
-    assert [word for word, _ in found] == ["<s>", "the", "street", "</s>"]
-    assert [is_special(word) for word, _ in found] == [True, False, False, True]
+    words = words_of(tokenizer.convert_ids_to_tokens(ids))
+    assert [word for word, _ in words] == ["<s>", "the", "street", "</s>"]
+    assert [is_special(word) for word, _ in words] == [True, False, False, True]
 
 
 def test_what_would_command_a_terminal_is_shown_as_a_mark():
@@ -62,9 +62,9 @@ def test_what_would_command_a_terminal_is_shown_as_a_mark():
     )
 )
 def test_every_position_is_in_exactly_one_word_and_in_order(tokens):
-    found = words_of(tokens)
-    assert [position for _, own in found for position in own] == list(range(len(tokens)))
-    assert word_indices(tokens) == [index for index, (_, own) in enumerate(found) for _ in own]
+    words = words_of(tokens)
+    assert [position for _, own in words for position in own] == list(range(len(tokens)))
+    assert word_indices(tokens) == [index for index, (_, own) in enumerate(words) for _ in own]
 
 
 def test_tokens_that_do_not_say_where_words_begin_are_words():
@@ -80,9 +80,9 @@ def test_the_bytes_of_a_character_are_one_word_even_so():
 @pytest.mark.parametrize("line_end", ["\n", "Ċ", "ĊĊ", "▁\n", "<0x0A>", "\r\n"])
 def test_a_line_end_is_a_word_and_ends_one(line_end):
     tokens = ["Ġa" if "Ċ" in line_end else "▁a", "b", line_end, "c", "d"]
-    found = words_of(tokens)
-    assert [positions for _, positions in found] == [[0, 1], [2], [3, 4]]
-    assert found[1][0] == "↵" * max(1, line_end.count("Ċ"))
+    words = words_of(tokens)
+    assert [positions for _, positions in words] == [[0, 1], [2], [3, 4]]
+    assert words[1][0] == "↵" * max(1, line_end.count("Ċ"))
 
 
 @pytest.mark.parametrize(
