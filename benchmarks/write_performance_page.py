@@ -259,8 +259,11 @@ def _watching_rows(ratios: dict[str, float]) -> str:
     for name, ratio in ratios.items():
         model, *what = name.removeprefix(f"{RELATIVE}the unwatched model: ").split(", ")
         tokens, kind = what if what[0].startswith("generation") else reversed(what)
-        eager = "eager, `output_attentions=True`"
-        kind = {"eager attention with output_attentions=True": eager}.get(kind, f"watched, {kind}")
+        names = {
+            "eager attention with output_attentions=True": "eager, `output_attentions=True`",
+            "entropy and received with exact_output=False": "watched, entropy and received, `exact_output=False`",
+        }
+        kind = names.get(kind, f"watched, {kind}")
         rows.append(f"| {model} | {kind} | {tokens if tokens[0] == 'g' else f'{int(tokens):,}'} | {ratio:.2f} |")
     return "\n".join(rows)
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from regard.checks import Checks
 from regard.errors import InvalidArgument
 from regard.ops import WeightMatrix
+from regard.ops.kernels.base import KernelInputs
+from regard.ops.kernels.dispatch import select_kernel
 from regard.ops.masks import DenseMask, Mask, Spans, to_dense, to_spans
+from regard.ops.matrix import evaluate
+from regard.ops.measures import Measure
 from regard.ops.request import AttentionRequest
 from regard.ops.scores import Bias
 from regard.ops.scores.base import Sum
@@ -22,6 +27,9 @@ from regard.ops.tree import tensors_in
 Continuation = Literal["new_tokens", "new_queries", "chunk"]
 """How a call continues the earlier calls of its layer: with new tokens, because the KV cache grew; with new queries of
 the same keys; or with a chunk of the sequence that attends to itself alone."""
+
+FUSING_KERNELS = {"native", "triton"}
+"""Names of the kernels that compute output and measures in one pass, and the output as fast as SDPA."""
 
 
 @dataclass(eq=False)
@@ -77,6 +85,33 @@ class AttentionCall:
     def weights(self) -> WeightMatrix:
         """The weight matrix."""
         return WeightMatrix(self.request, self.valid_queries)
+
+    def measure(
+        self, measures: Mapping[str, Measure], value: Tensor | None = None
+    ) -> tuple[dict[str, Any], Tensor | None]:
+        """The results of measures and, if that takes no second pass, the output, (batch, heads, queries, value_dim).
+
+        Args:
+            measures: By name.
+            value: (batch, kv_heads, keys, value_dim) What to compute the output from; None for measures alone.
+
+        Raises:
+            InvalidArgument: If a measure does not fit the weights.
+        """
+        request, checks = self.request, Checks()
+        shape, device = request.shape, request.query.device
+        for measure in measures.values():
+            measure.check(checks, shape, device)
+        checks.raise_problems()
+        if self.valid_queries is not None:
+            measures = {name: measure.for_valid_queries(self.valid_queries) for name, measure in measures.items()}
+        if value is not None and value.dtype == request.query.dtype and value.shape[:3] == request.key.shape[:3]:
+            inputs = KernelInputs(value, request, measures)
+            kernel = select_kernel(inputs)
+            if kernel.name in FUSING_KERNELS:
+                output, results = kernel.run(inputs)
+                return results, output
+        return evaluate(request, measures), None
 
     def select_heads(self, heads: Sequence[int]) -> AttentionCall:
         """Some heads, each with a key head of its own."""
@@ -203,8 +238,7 @@ class CallIdentity:
     It holds the tensors, so that their memory is not reused by others while it is compared.
     """
 
-    def __init__(self, module: nn.Module, call: AttentionCall, mask: Tensor | None) -> None:
-        request = call.request
+    def __init__(self, module: nn.Module, request: AttentionRequest, mask: Tensor | None) -> None:
         self.rules = module, request.scale, type(request.mask), type(request.score), mask is None
         self.tensors = request.query, request.key, request.query if mask is None else mask
         self.versions = [None if each.is_inference() else each._version for each in self.tensors]

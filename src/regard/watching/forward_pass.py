@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import get_ident
 
@@ -26,6 +24,7 @@ class ForwardPass:
 
     Attributes:
         modules: The modules that are running, the innermost last.
+        num_calls_at_entry: The number of attention calls when each of these began.
         entries: How often each module was entered, by id.
         recorded: The layers that were recorded, in order.
         num_calls: The number of attention calls.
@@ -33,6 +32,7 @@ class ForwardPass:
         is_continuation_decided: Whether it is known which recording the forward pass belongs to.
         thread: The thread that it runs in.
         softmax_products: The ids of modules that multiply by the result of a softmax.
+        is_sdpa_suspended: Whether calls of SDPA are not recorded, as within a function that is.
     """
 
     self_attention: tuple[int, int, Tensor | None] | None = None
@@ -43,44 +43,14 @@ class ForwardPass:
     last_call: CallIdentity | None = None
     is_continuation_decided: bool = False
     softmax_products: set[int] = field(default_factory=set[int])
-    _num_calls_at_entry: list[int] = field(default_factory=list[int])
-    _is_sdpa_suspended: bool = False
+    is_sdpa_suspended: bool = False
+    num_calls_at_entry: list[int] = field(default_factory=list[int])
     thread: int = field(default_factory=get_ident)
-
-    def enter(self, module: nn.Module) -> None:
-        """A module starts to run."""
-        self.modules.append(module)
-        self.entries[id(module)] += 1
-        self._num_calls_at_entry.append(self.num_calls)
-
-    def leave(self) -> None:
-        """The innermost module has run."""
-        self.modules.pop()
-        self._num_calls_at_entry.pop()
-
-    def abort(self) -> None:
-        """All modules ended, because of an interrupt."""
-        self.modules.clear()
-        self._num_calls_at_entry.clear()
-
-    @property
-    def has_called_attention(self) -> bool:
-        """Whether there was an attention call in the innermost module."""
-        return self.num_calls > self._num_calls_at_entry[-1]
 
     @property
     def intercepts_sdpa(self) -> bool:
         """Whether calls of SDPA are to be recorded: not those within a module that is recorded as a whole."""
-        return not self._is_sdpa_suspended and not any(isinstance(module, REGARD_LAYERS) for module in self.modules)
-
-    @contextmanager
-    def suspend_sdpa(self) -> Iterator[None]:
-        """Do not record calls of SDPA."""
-        before, self._is_sdpa_suspended = self._is_sdpa_suspended, True
-        try:
-            yield
-        finally:
-            self._is_sdpa_suspended = before
+        return not self.is_sdpa_suspended and not any(isinstance(module, REGARD_LAYERS) for module in self.modules)
 
     def note_softmax_product(self) -> None:
         """The innermost module multiplies by the result of a softmax."""
@@ -89,7 +59,7 @@ class ForwardPass:
 
     def locate_queries(self, kind: AttentionKind, call: AttentionCall) -> None:
         """Give the queries of cross-attention the positions and the padding that they had in self-attention."""
-        count = call.query.shape[2]
+        count = call.request.query.shape[2]
         if kind != "cross":
             self.self_attention = count, call.q_offset, call.valid_queries
         elif self.self_attention is not None and self.self_attention[0] == count:

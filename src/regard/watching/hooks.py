@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
-from weakref import WeakMethod, ref
+from weakref import ref
 
 import torch
 from torch import nn
@@ -29,16 +29,17 @@ FLAGS = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_with_kwargs", "_forwa
 class Hook:
     """A hook that calls a method of a listener. It does not keep the listener alive, and does nothing without it."""
 
-    def __init__(self, method: Callable[..., Any]) -> None:
-        self._method = WeakMethod(method)
+    def __init__(self, listener: WatchBlock, method: Callable[..., None]) -> None:
+        self._listener, self._method = ref(listener), method
 
-    def __call__(self, *args: Any) -> Any:
-        method = self._method()
-        return None if method is None else method(*args)
+    def __call__(self, *args: Any) -> None:
+        listener = self._listener()
+        if listener is not None:
+            self._method(listener, *args)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        method: Any = self._method()
-        name = "the model" if method is None else type(method.__self__.model).__name__
+        listener = self._listener()
+        name = "the model" if listener is None else type(listener.model).__name__
         raise InvalidArgument(f"{name} is being watched; copy or save it after the watch")
 
 
@@ -58,7 +59,8 @@ class Attachment:
     def __init__(self, listener: WatchBlock, modules: Iterable[nn.Module], mode: SdpaInterceptor | None) -> None:
         self._listener, self._mode = ref(listener), mode
         self._modules = [module for module in modules if not isinstance(module, torch.jit.ScriptModule)]  # no hooks
-        self._hooks = Hook(listener.before_forward), Hook(listener.after_forward)
+        methods = type(listener).before_forward, type(listener).after_forward
+        self._hooks = Hook(listener, methods[0]), Hook(listener, methods[1])
 
     def attach(self, listener: WatchBlock) -> None:
         """Install everything."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -59,7 +60,7 @@ class LayerRecorder:
         self._inconsistency: Inconsistency | None = None
         self._has_several_values = False
         self._next_position = self._num_keys = self._first_kv_offset = self._num_prefix = 0
-        self._last_key: Sequence[Any] | None = None
+        self._last_key: Tensor | Sequence[Any] | None = None  # what identifies it, if it is not kept
         self._pending = PendingSteps()
         self.batch_size = 0
         self.has_own_batch = False
@@ -117,74 +118,102 @@ class LayerRecorder:
         """The number of calls: of steps, in a generation."""
         return len(self._calls)
 
-    def add(self, call: AttentionCall, continuation: Continuation | None) -> WeightMatrix:
+    def add(
+        self, call: AttentionCall, continuation: Continuation | None, *, fuses_output: bool = False
+    ) -> tuple[WeightMatrix, Tensor | None]:
         """Record one more call.
 
         Args:
             call: The call.
             continuation: How it continues the calls before; None for the first.
+            fuses_output: Whether to compute its output with the measures.
 
         Returns:
-            WeightMatrix: Of this call alone.
+            The weight matrix of this call alone; and its output, (batch, heads, queries, value_dim), or None if it was
+            not to be computed or would take a pass of its own.
 
         Raises:
             InvalidArgument: If a measure of whole matrices would need all calls at once, or a limit is exceeded.
         """
-        weights, self.batch_size = call.weights, len(call.query)
-        if not self._num_keys:  # a window may have dropped keys before the watch began
+        weights, output, query, key = call.weights, None, call.request.query, call.request.key
+        queries, keys = query.shape[2], key.shape[2]
+        if continuation is None:  # a window may have dropped keys before the watch began
             self._first_kv_offset, self._num_prefix = call.kv_offset, call.num_prefix_keys
-        if continuation == "new_tokens":
-            self._inconsistency = self._inconsistency or self._find_inconsistency(call)
-        is_measured = self._inconsistency in (None, "changed keys")
-        if continuation is not None and is_measured:
-            raise_problems(
-                [
-                    f"measure '{name}': needs the whole matrix, but {self.name} is computed in several calls; compute "
-                    "it afterwards: layer.weights.measure(...)"
-                    for name, measure in self._measures.items()
-                    if type(measure).result_index is not Measure.result_index
-                ]
-            )
-        if not is_measured:
-            self._pending.take()  # and drop them: nothing can be measured any more
-        elif self._measures and not self._defer(call, continuation):
+        elif self._measures or continuation == "new_tokens":
+            self._check_continuation(call, continuation)
+        value = call.value if fuses_output and continuation != "new_tokens" else None
+        if not self._retention.keep_values:
+            call.value = None
+        is_measured = self._measures and self._inconsistency in (None, "changed keys")
+        if is_measured and not (continuation == "new_tokens" and self._defer(call)):
+            output = self._measure(call, continuation, value)
+        self.batch_size, self._num_keys = len(query), self._num_keys + keys
+        self._next_position = call.q_offset + queries
+        self._valid.append((call.valid_queries, queries))
+        last = self._next_position - call.kv_offset if self.kind != "cross" else 0
+        if self._retention.keep_qk:
+            stored = self._keep(call, continuation, weights)
+            key, last = stored.request.key, min(last, stored.request.key.shape[2])
+            self._last_key = key[:, :, last - 1 : last].detach() if last > 0 else None
+        else:
+            self._last_key = _fingerprint(key[:, :, last - 1 : last]) if last > 0 else None
+        return weights, output
+
+    def _measure(self, call: AttentionCall, continuation: Continuation | None, value: Tensor | None) -> Tensor | None:
+        """Measure a call, and return its output for a value if that takes no pass of its own."""
+        if continuation is None:
+            self._results, output = call.measure(self._measures, value)
+        else:
             self.flush()
-            self._merge(weights.measure(self._measures), self._key_offset(call, continuation))
-            self._retention.count(self.name, self._results)
+            results, output = call.measure(self._measures, value)
+            self._merge(results, self._key_offset(call, continuation))
             if continuation == "new_tokens":
                 self._pending.start_after(call)
-        self._next_position, self._num_keys = call.stop, self._num_keys + call.key.shape[2]
-        last = call.stop - call.kv_offset
-        self._last_key = _fingerprint(call.key[:, :, last - 1 : last]) if self.kind != "cross" and last > 0 else None
-        self._valid.append((call.valid_queries, call.query.shape[2]))
-        if self._retention.keep_qk:
-            if continuation == "new_tokens":
-                if self._continuation is None:
-                    self._trim_first()
-                stored = self._store(call.new_keys_only())
-                of_model = stored.query, stored.bias  # the rest are copies
-            elif continuation == "new_queries" and call.key.shape == self._calls[0].key.shape:  # keep equal keys once
-                stored = self._store(call.without_keys()).with_keys_of(self._calls[0])
-                of_model = stored.tensors
-            else:
-                stored = self._store(call.copy_of_cache())
-                of_model = stored.tensors
-            self._calls.append(stored)
-            self._versions.append(TensorVersions(of_model))
-            self._continuation, self._concatenated = continuation or self._continuation, None
-        return weights
+        if self._retention.max_bytes is not None:
+            self._retention.count(self.name, self._results)
+        return output
 
-    def _store(self, call: AttentionCall) -> AttentionCall:
-        """A call where it is kept, counted."""
-        call = self._retention.offloaded(call)
-        self._retention.count(self.name, call)
-        return call
+    def _check_continuation(self, call: AttentionCall, continuation: Continuation) -> None:
+        """Notice further calls that are not rows of the matrix, and refuse measures that need all rows at once."""
+        if continuation == "new_tokens":
+            self._inconsistency = self._inconsistency or self._find_inconsistency(call)
+        if self._inconsistency not in (None, "changed keys"):
+            self._pending.take()  # and drop them: nothing can be measured any more
+            return
+        raise_problems(
+            [
+                f"measure '{name}': needs the whole matrix, but {self.name} is computed in several calls; compute it "
+                "afterwards: layer.weights.measure(...)"
+                for name, measure in self._measures.items()
+                if type(measure).result_index is not Measure.result_index
+            ]
+        )
+
+    def _keep(self, call: AttentionCall, continuation: Continuation | None, weights: WeightMatrix) -> AttentionCall:
+        """Keep a call, and notice later if the model changes what was not copied."""
+        store = partial(self._retention.store, self.name)
+        if continuation == "new_tokens":
+            if self._continuation is None:
+                self._trim_first()
+            stored = store(call.new_keys_only())
+            versions = TensorVersions((stored.query, stored.bias))  # the rest are copies
+        elif continuation == "new_queries" and call.key.shape == self._calls[0].key.shape:  # keep equal keys once
+            stored = store(call.without_keys()).with_keys_of(self._calls[0])
+            versions = TensorVersions(stored.tensors)
+        else:
+            stored = store(call.copy_of_cache())
+            is_same = stored is call and call.value is None
+            versions = weights._versions if is_same else TensorVersions(stored.tensors)  # pyright: ignore[reportPrivateUsage]
+        self._calls.append(stored)
+        self._versions.append(versions)
+        self._continuation, self._concatenated = continuation or self._continuation, None
+        return stored
 
     def _trim_first(self) -> None:
         """Let go of the unused end of a static KV cache, which the first call covers."""
         trimmed = self._calls[0].without_unused_keys()
         if trimmed is not self._calls[0]:
-            self._calls[0] = self._store(trimmed)
+            self._calls[0] = self._retention.store(self.name, trimmed)
             with suppress(StaleView):  # a query that was changed before stays refused
                 self._check_versions()
                 self._versions[0] = TensorVersions(self._calls[0].tensors)
@@ -207,7 +236,7 @@ class LayerRecorder:
         call = self._pending.take()
         if call is not None:
             with torch.no_grad():  # as when the steps ran
-                self._merge(call.weights.measure(self._measures), call.kv_offset - self._first_kv_offset)
+                self._merge(call.measure(self._measures)[0], call.kv_offset - self._first_kv_offset)
 
     def is_continued_by(self, call: AttentionCall, *, compare_keys: bool = False) -> bool:
         """Whether a call continues this layer with new tokens, because the KV cache grew.
@@ -283,7 +312,10 @@ class LayerRecorder:
         position, last = self._next_position - call.kv_offset, self._last_key
         if last is None or position <= 0:
             return None
-        held = _fingerprint(call.key[:, :, position - 1 : position])
+        held = call.key[:, :, position - 1 : position]
+        if isinstance(last, Tensor):
+            held, last = held.to(last.device), _fingerprint(last)
+        held = _fingerprint(held)
         if len(held) == len(last) and all(map(_is_same, held, last)):
             return None
         is_reordered = all(any(_is_same(one, other) for other in last) for one in held)
@@ -295,8 +327,8 @@ class LayerRecorder:
             return call.kv_offset - self._first_kv_offset
         return self._num_keys if continuation == "chunk" else 0
 
-    def _defer(self, call: AttentionCall, continuation: Continuation | None) -> bool:
-        return continuation == "new_tokens" and self._inconsistency is None and self._pending.try_add(call)
+    def _defer(self, call: AttentionCall) -> bool:
+        return self._inconsistency is None and self._pending.try_add(call)
 
     def _merge(self, results: Mapping[str, Any], key_offset: int) -> None:
         """Append results for further queries, whose keys start at `key_offset`."""

@@ -44,8 +44,9 @@ class Listener(WatchBlock):
         layers: The names of the modules to record; None for all.
         heads: The heads to record; None for all.
         retention: What to keep.
-        interventions: What to change in the model.
+        interventions: What to change in the model, if anything.
         joins_steps: Whether calls of torch's attention that continue the keys of the last one are further rows of it.
+        fuses_output: Whether the output may come from the pass that computes the measures.
     """
 
     def __init__(
@@ -55,11 +56,13 @@ class Listener(WatchBlock):
         layers: Sequence[str] | None,
         heads: tuple[int, ...] | None,
         retention: Retention,
-        interventions: Interventions,
+        interventions: Interventions | None,
         joins_steps: bool = False,
+        fuses_output: bool = False,
     ) -> None:
         super().__init__(model)
         self.interventions = interventions
+        self.fuses_output = fuses_output and bool(measures) and heads is None
         self.masks = MaskRegistry()
         self._measures, self._retention = measures, retention
         self._layer_names, self._heads, self._joins_steps = layers, heads, joins_steps
@@ -71,25 +74,31 @@ class Listener(WatchBlock):
         self.module_names = {id(module): name for name, module in modules.items()}
         self.config_ids = {id(vars(module)["config"]) for module in modules.values() if "config" in vars(module)}
         self.classes = set(map(type, modules.values()))
-        only_interface = is_of_transformers(self.model) and uses_only_attention_interface(self.classes)
+        self._only_interface = is_of_transformers(self.model) and uses_only_attention_interface(self.classes)
         self.result = WatchResult(self.model)
         self._recordings = self.result._recordings
-        self.interventions.reset()
+        if self.interventions is not None:
+            self.interventions.reset()
         self.forward = ForwardPass()
         self._modules_run: set[int] = set()
         self._not_recorded: dict[str, nn.Module] = {}
         self._ran_backward = False
         # Hooks take time; where SDPA is intercepted, any module may call it.
-        names = around_attention(modules) if only_interface else modules
-        mode = None if only_interface else SdpaInterceptor(self)
-        self._attach([modules[name] for name in names], mode)
+        names = around_attention(modules) if self._only_interface else modules
+        mode = None if self._only_interface else SdpaInterceptor(self)
+        hooked = [modules[name] for name in names]
+        self._inspected = {
+            id(module) for module in hooked if isinstance(module, REGARD_LAYERS) or computes_own_softmax(type(module))
+        }
+        self._attach(hooked, mode)
 
     def _finish(self) -> None:
         """Measure what was deferred, and say what was not recorded."""
         recorders = [recorder for each in self._recordings for recorder in each.values()]
         for recorder in recorders:
             recorder.flush()
-        raise_problems(self.interventions.unapplied([recorder.name for recorder in recorders]))
+        if self.interventions is not None:
+            raise_problems(self.interventions.unapplied([recorder.name for recorder in recorders]))
         name = type(self.model).__name__
         if not recorders:
             raise InvalidArgument(f"{name}: nothing was recorded: {self._why_nothing()}")
@@ -121,18 +130,21 @@ class Listener(WatchBlock):
             is_causal: Whether it is called as a causal one, which decides where its name and attributes do not.
             shape: (queries, keys) A causal mask of this shape means the same.
         """
-        if id(module) not in self._kinds:
-            name, is_causal = self.module_names[id(module)], is_causal or self.masks.is_causal(shape)
-            self._kinds[id(module)] = attention_kind(name, module, self.forward.modules, is_causal)
-        return self._kinds[id(module)]
+        kind = self._kinds.get(id(module))
+        if kind is None:
+            kind = attention_kind(self.module_names[id(module)], module, self.forward.modules)
+            if kind is None:
+                kind = "decoder" if is_causal or self.masks.is_causal(shape) else "encoder"
+            self._kinds[id(module)] = kind
+        return kind
 
     def ignores(self, module: nn.Module) -> bool:
         """Whether the attention of a module is neither recorded nor changed."""
         name = self.module_names[id(module)]
-        return not self._is_recorded(name) and not self.interventions.applies_to(name)
+        return self._layer_names is not None and name not in self._layer_names and not self._is_changed(name)
 
-    def _is_recorded(self, name: str) -> bool:
-        return self._layer_names is None or name in self._layer_names
+    def _is_changed(self, name: str) -> bool:
+        return self.interventions is not None and self.interventions.applies_to(name)
 
     def set_kind(self, module: nn.Module, kind: AttentionKind) -> None:
         """Set the kind of a layer, whatever its name."""
@@ -147,7 +159,7 @@ class Listener(WatchBlock):
             InvalidArgument: If an intervention is meant to change it.
         """
         name = self.module_names[id(module)]
-        if self.interventions.applies_to(name):
+        if self._is_changed(name):
             raise InvalidArgument(
                 f"ablate and knockout: {name} is a {type(module).__name__}, which can be watched but not changed; "
                 "interventions need a model of transformers"
@@ -164,7 +176,8 @@ class Listener(WatchBlock):
         mask: Tensor | None,
         *,
         separate_layers: bool = False,
-    ) -> WeightMatrix | None:
+        fuses_output: bool = False,
+    ) -> tuple[WeightMatrix | None, Tensor | None]:
         """Record a call of a module.
 
         Args:
@@ -173,25 +186,24 @@ class Listener(WatchBlock):
             call: The call.
             mask: The mask that the attention function was called with.
             separate_layers: Whether several calls in one forward of the module are layers, not chunks of one.
+            fuses_output: Whether to compute its output with the measures.
 
         Returns:
-            WeightMatrix: Of this call; None if the module is not to be recorded.
+            The weight matrix of this call, or None if the module is not to be recorded; and its output, (batch, heads,
+            queries, value_dim), or None if the model's own function must compute it.
         """
         forward, name = self.forward, self.module_names[id(module)]
         forward.num_calls += 1
-        if not self._retention.keep_values:
-            call.value = None
-        if not self._is_recorded(name):
-            return None
-        in_backward = _in_backward()
-        identity = CallIdentity(module, call, mask)
-        if identity == forward.last_call:
+        if self._layer_names is not None and name not in self._layer_names:
+            return None, None
+        in_backward, last = _in_backward(), forward.last_call
+        identity = forward.last_call = CallIdentity(module, call.request, mask)
+        if last is not None and last.rules[0] is module and identity == last:
             if self._recordings and not in_backward:
                 next(reversed(self._recordings[-1].values())).repeat()
-            return call.weights
-        forward.last_call = identity
+            return call.weights, None
         index = max(forward.entries[id(module)], 1)
-        joined = self._find_step_before(name, call)
+        joined = self._find_step_before(name, call) if self._joins_steps else None
         while separate_layers and joined is None and (name, index) in forward.recorded:
             index += 1
         key = joined or (name, index)
@@ -199,13 +211,15 @@ class Listener(WatchBlock):
             count = call.query.shape[1]
             unknown = [head for head in self._heads if head >= count]
             raise_problems([f"heads: expected indices below {count}, the heads of {name}, got {h}" for h in unknown])
+            if not self._retention.keep_values:
+                call.value = None
             call = call.select_heads(self._heads)
-        self._ran_backward |= in_backward
         if in_backward:
-            weights = call.weights
-            weights.measure(self._measures)  # checkpointing counts the tensors that this saves
-            return weights
-        recorders = self._recorders_for(key, call, kind)
+            self._ran_backward = True
+            weights = call.weights  # checkpointing counts the tensors that this and the measures save
+            return weights, call.measure(self._measures, call.value if fuses_output else None)[1]
+        is_known = key in forward.recorded or forward.is_continuation_decided
+        recorders = self._recordings[-1] if is_known else self._recorders_for(key, call, kind)
         continuation: Continuation | None = None
         if key not in recorders:
             name = name if key[1] == 1 else f"{name}#{key[1]}"
@@ -215,29 +229,32 @@ class Listener(WatchBlock):
         else:
             continuation = "new_queries" if kind == "cross" else "new_tokens"
         forward.recorded[key] = None
-        return recorders[key].add(call, continuation)
+        return recorders[key].add(call, continuation, fuses_output=fuses_output)
 
     def _find_step_before(self, name: str, call: AttentionCall) -> LayerKey | None:
         """The layer of this forward pass that a call of torch's attention continues, if steps are to be joined."""
-        if not self._joins_steps or not call.has_assumed_positions:
+        if not call.has_assumed_positions:
             return None
         keys = [key for key in self.forward.recorded if key[0] == name]
         return next((key for key in keys if self._recordings[-1][key].is_continued_by(call)), None)
 
     def before_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         forward = self.forward
-        if forward.modules and forward.thread != get_ident():
-            raise InvalidArgument(
-                f"{type(self.model).__name__} is being watched and runs in two threads at once; call it from one"
-            )
-        if not forward.modules:
+        if forward.modules:
+            if forward.thread != get_ident():
+                raise InvalidArgument(
+                    f"{type(self.model).__name__} is being watched and runs in two threads at once; call it from one"
+                )
+        else:
             if torch.compiler.is_exporting():
                 raise InvalidArgument(f"{type(self.model).__name__} is being watched; export it after the watch")
             self.masks.on_forward_start()
             forward = self.forward = ForwardPass(forward.self_attention if _in_backward() else None)
-            self._attached.enter_mode()
-        forward.enter(module)
-        self._modules_run.add(id(module))
+            if not self._only_interface:
+                self._attached.enter_mode()
+        forward.modules.append(module)
+        forward.num_calls_at_entry.append(forward.num_calls)
+        forward.entries[id(module)] += 1
         if isinstance(module, nn.MultiheadAttention):
             check_inputs(type(module).__name__, *args)
 
@@ -247,11 +264,13 @@ class Listener(WatchBlock):
             return
         try:
             if output is not None:  # it is None if forward raised
-                self._record_output(module, args, kwargs, output)
+                if id(module) in self._inspected or forward.softmax_products:
+                    self._record_output(module, args, kwargs, output)
                 if len(forward.modules) == 1:
                     self._compare_batches(module, args, kwargs, output)
         finally:
-            forward.leave()
+            forward.modules.pop()
+            forward.num_calls_at_entry.pop()
             if not forward.modules:
                 self._end_forward()
 
@@ -264,7 +283,8 @@ class Listener(WatchBlock):
         name = self.module_names[id(module)]
         if id(module) in self.forward.softmax_products:
             self._not_recorded[name] = module
-        if computes_own_softmax(type(module)) and not self.forward.has_called_attention:
+        has_called = self.forward.num_calls > self.forward.num_calls_at_entry[-1]
+        if not has_called and computes_own_softmax(type(module)):
             raise InvalidArgument(f"{label(name, module)}: {OWN_CODE}{remedy(self.model, type(module), kwargs)}")
 
     def _compare_batches(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -286,13 +306,15 @@ class Listener(WatchBlock):
 
     def _abort_forward(self) -> None:
         if self.forward.modules:  # torch calls no hooks after Ctrl-C
-            self.forward.abort()
+            self.forward.modules.clear()
             self._end_forward()
 
     def _end_forward(self) -> None:
         self.masks.on_forward_end()
+        self._modules_run |= self.forward.entries.keys()
         self.forward.last_call = None
-        self._attached.leave_mode()
+        if not self._only_interface:
+            self._attached.leave_mode()
 
     def _recorders_for(self, key: LayerKey, call: AttentionCall, kind: AttentionKind) -> Recorders:
         """The recorders of the forward pass or generation that a call belongs to.
@@ -306,8 +328,6 @@ class Listener(WatchBlock):
         if not self._recordings:
             self._recordings.append({})
         recorders, forward = self._recordings[-1], self.forward
-        if key in forward.recorded or forward.is_continuation_decided:
-            return recorders
         if key in recorders:
             forward.is_continuation_decided = True
             is_ambiguous = any(each[key].is_continued_by(call) for each in self._recordings[:-1] if key in each)

@@ -7,7 +7,7 @@ import inspect
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from types import CodeType
 from typing import Any
 
@@ -30,28 +30,39 @@ CROSS_NAME = re.compile(r"cross_?att|encoder_?attn|enc_?dec_?att|encoder_decoder
 SELF_NAME = re.compile(r"self_?att", re.IGNORECASE)
 
 
-def attention_kind(name: str, module: nn.Module, module_stack: Sequence[nn.Module], is_causal: bool) -> AttentionKind:
-    """The kind of an attention layer, from its attributes and its name.
+def attention_kind(name: str, module: nn.Module, module_stack: Sequence[nn.Module]) -> AttentionKind | None:
+    """The kind of an attention layer, from its attributes and its name; None if they do not decide.
 
     Args:
-        name: Its dotted name in the model. Only the last two parts can say that it is cross-attention: a container may
-            be called ``cross_encoder``.
+        name: Its dotted name in the model.
         module: The layer.
         module_stack: The modules that are running, the layer last.
-        is_causal: Whether it is causal, which decides where nothing else does.
     """
     parent = module_stack[-2] if len(module_stack) > 1 else None
     if isinstance(parent, nn.TransformerDecoderLayer):
         return "cross" if module is parent.multihead_attn else "decoder"
-    last = [part for part in name.lower().split(".") if not part.isdigit()][-2:]
-    is_named_cross = any(map(CROSS_NAME.search, last)) and not SELF_NAME.search(last[-1])
-    if getattr(module, "is_cross_attention", False) or is_named_cross:
+    named = _kind_in_name(name)
+    if named == "cross" or getattr(module, "is_cross_attention", False):
         return "cross"
-    if getattr(module, "is_decoder", False) or "decoder" in name.lower():
+    if named == "decoder" or getattr(module, "is_decoder", False):
         return "decoder"
-    if "encoder" in name.lower():
-        return "encoder"
-    return "decoder" if getattr(module, "is_decoder", getattr(module, "is_causal", is_causal)) else "encoder"
+    if named is not None:
+        return named
+    is_decoder = getattr(module, "is_decoder", getattr(module, "is_causal", None))
+    return None if is_decoder is None else "decoder" if is_decoder else "encoder"
+
+
+@lru_cache(maxsize=1024)
+def _kind_in_name(name: str) -> AttentionKind | None:
+    """The kind that a dotted name says.
+
+    Only its last two parts can say that it is cross-attention: a container may be called ``cross_encoder``.
+    """
+    name = name.lower()
+    last = [part for part in name.split(".") if not part.isdigit()][-2:]
+    if any(map(CROSS_NAME.search, last)) and not SELF_NAME.search(last[-1]):
+        return "cross"
+    return "decoder" if "decoder" in name else "encoder" if "encoder" in name else None
 
 
 @cache
@@ -176,13 +187,12 @@ def batch_sizes(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
     A model of transformers has as many as the first axis of its output. Of others, the batch is the first axis of the
     first input or output, or the second axis of an input (tokens, batch) or (tokens, batch, width).
     """
-    outputs, inputs = (_first_tensor(values) for values in (_values(output), (*args, *kwargs.values())))
+    first = _first_tensor(_values(output))
+    outputs = set() if first is None else {first.shape[0]}
     if is_of_transformers(model):
-        return set() if outputs is None else {outputs.shape[0]}
-    if inputs is None:
-        return set()
-    sizes = {inputs.shape[0], *inputs.shape[1 : 2 if inputs.ndim < 4 else 1]}
-    return sizes if outputs is None else sizes | {outputs.shape[0]}
+        return outputs
+    first = _first_tensor((*args, *kwargs.values()))
+    return set() if first is None else outputs | {first.shape[0], *first.shape[1 : 2 if first.ndim < 4 else 1]}
 
 
 def _values(output: Any) -> Iterable[Any]:

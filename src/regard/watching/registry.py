@@ -85,6 +85,6 @@ def listener_for(module: nn.Module) -> Listener | None:
     return None
 
 
-def active_listeners() -> tuple[Listener, ...]:
+def active_listeners() -> list[Listener]:
     """All of them."""
-    return tuple(listener for each in _active if (listener := each()) is not None)
+    return [listener for each in _active if (listener := each()) is not None]

@@ -32,9 +32,6 @@ class Retention:
         offload: None keeps tensors where they are; ``"cpu"`` moves them there; a folder keeps them in files.
         max_bytes: Largest number of bytes; None for no limit.
 
-    Raises:
-        InvalidType: If an argument has a wrong type.
-        InvalidArgument: If values are kept without queries and keys, a folder does not exist, or the limit is below 1.
     """
 
     keep_qk: bool = True
@@ -44,23 +41,32 @@ class Retention:
     _stored_bytes: int = 0
     _counted: dict[int, ref[Tensor]] = field(default_factory=dict, repr=False)
 
-    def __post_init__(self) -> None:
-        with Checks() as checks:
-            checks.integer("max_bytes", self.max_bytes, low=1, optional=True)
-            for name, value in (("keep_qk", self.keep_qk), ("keep_values", self.keep_values)):
-                if not isinstance(value, bool):
-                    checks.fail_type(f"{name}: expected True or False, got {short_repr(value)}")
-            if self.keep_values and not self.keep_qk:
-                checks.fail("keep_values: values are kept with queries and keys only; pass keep_qk=True")
-            if self.offload is not None and not isinstance(self.offload, (str, os.PathLike)):
-                checks.fail_type(f"offload: expected 'cpu' or an existing folder, got {short_repr(self.offload)}")
-            elif self.offload not in (None, "cpu") and not (str(self.offload) and Path(self.offload).is_dir()):
-                checks.fail(f"offload: expected 'cpu' or an existing folder, got {short_repr(str(self.offload))}")
+    def check(self, checks: Checks) -> None:
+        """Add the problems with what is to be kept."""
+        checks.integer("max_bytes", self.max_bytes, low=1, optional=True)
+        for name, value in (("keep_qk", self.keep_qk), ("keep_values", self.keep_values)):
+            if not isinstance(value, bool):
+                checks.fail_type(f"{name}: expected True or False, got {short_repr(value)}")
+        if self.keep_values and not self.keep_qk:
+            checks.fail("keep_values: values are kept with queries and keys only; pass keep_qk=True")
+        if self.offload is not None and not isinstance(self.offload, (str, os.PathLike)):
+            checks.fail_type(f"offload: expected 'cpu' or an existing folder, got {short_repr(self.offload)}")
+        elif self.offload not in (None, "cpu") and not (str(self.offload) and Path(self.offload).is_dir()):
+            checks.fail(f"offload: expected 'cpu' or an existing folder, got {short_repr(str(self.offload))}")
 
-    def offloaded(self, call: AttentionCall) -> AttentionCall:
-        """A call with its tensors where they are kept."""
-        if self.offload is None:
-            return call
+    def store(self, name: str, call: AttentionCall) -> AttentionCall:
+        """A call of a layer with its tensors where they are kept, counted.
+
+        Raises:
+            InvalidArgument: If there would be more than `max_bytes`.
+        """
+        if self.offload is not None:
+            call = self._offload(call)
+        if self.max_bytes is not None:
+            self.count(name, call)
+        return call
+
+    def _offload(self, call: AttentionCall) -> AttentionCall:
         request = replace(call.request, query=self._move(call.query), key=self._move(call.key))
         value = None if call.value is None else self._move(call.value)
         valid = None if call.valid_queries is None else call.valid_queries.cpu()

@@ -14,7 +14,7 @@ import inspect
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ from regard.recordings.layer import AttentionKind
 from regard.watching.call import AttentionCall
 from regard.watching.prefix_keys import as_prefix
 from regard.watching.registry import listener_for
-from regard.watching.transformers_masks import MaskRegistry, wrap_mask_function
+from regard.watching.transformers_masks import MaskRegistry, make_mask
 
 SPARSE_INDEX_ARGS = {"indices", "block_indices", "top_k_indices"}
 """Arguments of attention to selected keys, which are not in the mask."""
@@ -86,8 +86,9 @@ def unwrap_interfaces(interfaces: dict[int, Any]) -> None:
     interfaces.clear()
 
 
+@lru_cache
 def _wrap_mask_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    wrapper = wrap_mask_function(function)
+    wrapper = partial(make_mask, function)
     setattr(wrapper, ORIGINAL, function)
     return wrapper
 
@@ -103,43 +104,61 @@ def _wrap_default(get: Callable[..., Any]) -> Callable[..., Any]:
     return get_interface
 
 
+@lru_cache
 def _wrap(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap an attention function; a wrapper depends on nothing else, so several watches share it."""
+    parameters = _parameter_names(function)[5:]
+    unknown = [parameter for parameter in parameters if parameter not in SUPPORTED_ARGS]
+
     def attention(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, *rest: Any, **options: Any
     ) -> Any:
         listener = listener_for(module)
         if listener is None:
             return function(module, query, key, value, attention_mask, *rest, **options)
-        named = _parameter_names(function)[5:]
-        arguments = dict(zip(named, rest, strict=False)) | options
+        arguments = dict(zip(parameters, rest, strict=False)) | options if rest else options
         kind = listener.attention_kind(module, shape=(query.shape[2], key.shape[2]))
         cast_query, cast_key, cast_value = cast_as_autocast(query, key, value)
         try:
             call = call_from_transformers(
-                name, module, cast_query, cast_key, attention_mask, arguments, kind, listener.masks, named
+                name, module, cast_query, cast_key, attention_mask, arguments, kind, listener.masks, unknown
             )
         except InvalidArgument:
             if listener.ignores(module):
                 return function(module, query, key, value, attention_mask, *rest, **options)
             raise
-        listener.forward.locate_queries(kind, call)
+        forward, interventions, layer = listener.forward, listener.interventions, listener.module_names[id(module)]
+        forward.locate_queries(kind, call)
         if kind == "cross" and not isinstance(call.request.mask, Window):  # each step has the position of its row
             call.request = replace(call.request, offset=call.q_offset)
-        call.value = as_prefix(cast_value, call.num_prefix_keys, 2)
-        layer = listener.module_names[id(module)]
-        mask = listener.interventions.knock_out(layer, attention_mask, call, adds=name == "eager")
-        with listener.forward.suspend_sdpa():  # the function may call SDPA itself
-            output, weights = function(module, query, key, value, mask, *rest, **options)
-            lazy_weights = listener.record(module, kind, call, attention_mask)
+        call.value = as_prefix(cast_value, call.num_prefix_keys, 2) if call.num_prefix_keys else cast_value
+        mask = attention_mask
+        if interventions is not None:
+            mask = interventions.knock_out(layer, mask, call, adds=name == "eager")
+        is_fused = listener.fuses_output and name == "sdpa" and not arguments.get("dropout")
+        output: Any = None
+        weights: Any = None
+        was_suspended, forward.is_sdpa_suspended = forward.is_sdpa_suspended, True  # the function may call SDPA itself
+        try:
+            if not is_fused:
+                output, weights = function(module, query, key, value, mask, *rest, **options)
+            lazy_weights, fused = listener.record(module, kind, call, attention_mask, fuses_output=is_fused)
+            if fused is not None:
+                output = fused.transpose(1, 2).contiguous()
+            elif is_fused:
+                output, weights = function(module, query, key, value, mask, *rest, **options)
+        finally:
+            forward.is_sdpa_suspended = was_suspended
         if weights is None and not call.num_prefix_keys:  # the model would expect another order
             weights = lazy_weights
-        return listener.interventions.ablate_heads(layer, output), weights
+        if interventions is not None:
+            output = interventions.ablate_heads(layer, output)
+        return output, weights
 
     setattr(attention, ORIGINAL, function)
     return attention
 
 
-@cache
 def _parameter_names(function: Callable[..., Any]) -> tuple[str, ...]:
     """The names of a function's parameters, without ``*args`` and ``**kwargs``."""
     try:
@@ -167,7 +186,7 @@ def call_from_transformers(
     options: dict[str, Any],
     kind: AttentionKind,
     masks: MaskRegistry,
-    named: Sequence[str] = (),
+    unknown: Sequence[str] = (),
 ) -> AttentionCall:
     """The arguments of an attention function as a call.
 
@@ -180,7 +199,7 @@ def call_from_transformers(
         options: The other arguments, by name.
         kind: The kind of the layer.
         masks: Where the masks come from.
-        named: The names of the function's own parameters; it does something with these.
+        unknown: The function's own parameters whose effect is not known here.
 
     Raises:
         InvalidArgument: If the weights do not follow from the query, the key and arguments that are known here.
@@ -191,21 +210,21 @@ def call_from_transformers(
             f"{cls} uses the attention function {name!r}, whose mask is not a tensor of all cells; watch it after "
             'model.set_attn_implementation("sdpa")'
         )
-    sparse = [argument for argument in SPARSE_INDEX_ARGS & options.keys() if options[argument] is not None]
-    if sparse:
+    for argument in SPARSE_INDEX_ARGS & options.keys():
+        if options[argument] is not None:
+            raise InvalidArgument(
+                f"{cls} selects the keys that it attends to ({argument}), so its weights do not follow from query, key "
+                "and mask; it cannot be watched"
+            )
+    passed = [argument for argument in unknown if options.get(argument) is not None] if unknown else None
+    if passed:
         raise InvalidArgument(
-            f"{cls} selects the keys that it attends to ({', '.join(sparse)}), so its weights do not follow from "
-            "query, key and mask; it cannot be watched"
-        )
-    unknown = [argument for argument in named if argument not in SUPPORTED_ARGS and options.get(argument) is not None]
-    if unknown:
-        raise InvalidArgument(
-            f"{cls} passes {', '.join(unknown)} to its attention function, whose effect on the weights is not known; "
+            f"{cls} passes {', '.join(passed)} to its attention function, whose effect on the weights is not known; "
             "it cannot be watched"
         )
     queries, keys = query.shape[2], key.shape[2]
     origin = masks.lookup(mask, (queries, keys), kind)
-    if isinstance(mask, Tensor):
+    if isinstance(mask, Tensor) and origin.num_prefix_keys:
         mask, key = as_prefix(mask, origin.num_prefix_keys, 3), as_prefix(key, origin.num_prefix_keys, 2)
     is_self = kind != "cross" or name == TORCH_SDPA
     q_offset, kv_offset = (origin.q_offset, origin.kv_offset) if is_self else (0, 0)
@@ -234,13 +253,15 @@ def call_from_transformers(
     scaling = options.get("scaling")
     request = make_request(
         query,
-        key.expand(query.shape[0], -1, -1, -1),
+        key if len(key) == len(query) else key.expand(len(query), -1, -1, -1),
         mask=rule,
         score=score,
         scale=None if scaling is None else float(scaling),
         offset=offset,
     )
-    valid = origin.part_of_padding(q_offset, queries) if kind != "cross" else None
+    valid = None
+    if kind != "cross" and origin.padding is not None:
+        valid = origin.part_of_padding(q_offset, queries)
     assumed = is_self and origin.is_unknown
     return AttentionCall(
         request,

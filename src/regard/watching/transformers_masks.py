@@ -7,9 +7,8 @@ Models build their masks by functions of `ALL_MASK_ATTENTION_FUNCTIONS`. While a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -131,11 +130,11 @@ class MaskRegistry:
     def lookup(self, mask: Tensor | None, shape: tuple[int, int], kind: AttentionKind) -> MaskOrigin:
         """The origin of the mask that an attention function is called with."""
         if mask is None:
-            skipped = [origin for origin in reversed(self._skipped) if origin.shape == shape]
-            return _first_of_kind(skipped, shape, kind)
-        if mask not in self._of_tensors:
-            self._of_tensors[mask] = self._find_similar(mask, shape, kind)
-        return self._of_tensors[mask]
+            return _first_of_kind(reversed(self._skipped), shape, kind)
+        origin = self._of_tensors.get(mask)
+        if origin is None:
+            self._of_tensors[mask] = origin = self._find_similar(mask, shape, kind)
+        return origin
 
     def is_causal(self, shape: tuple[int, int] | None) -> bool:
         """Whether the model made a causal mask of this shape in this forward pass."""
@@ -157,12 +156,8 @@ class MaskRegistry:
         return _first_of_kind(copied or [replace(origin, pattern=None) for origin in changed], shape, kind)
 
 
-def wrap_mask_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A mask function that also registers its mask with the listener of its configuration."""
-    return partial(_make_mask, function)
-
-
-def _make_mask(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+def make_mask(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call a mask function, and register its mask with the listener of its configuration."""
     from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 
     mask = function(*args, **options)  # transformers calls them by keyword only
@@ -181,12 +176,15 @@ def _make_mask(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     return mask
 
 
-def _first_of_kind(origins: Sequence[MaskOrigin], shape: tuple[int, int], kind: AttentionKind) -> MaskOrigin:
-    """The first origin for a kind of layer: decoder and encoder may have equally many tokens."""
+def _first_of_kind(origins: Iterable[MaskOrigin], shape: tuple[int, int], kind: AttentionKind) -> MaskOrigin:
+    """The first origin of a shape for a kind of layer: decoder and encoder may have equally many tokens."""
+    first: MaskOrigin | None = None
     for origin in origins:
-        if (origin.pattern == "all") != (kind == "decoder"):
-            return origin
-    return origins[0] if origins else MaskOrigin.unknown(shape)
+        if origin.shape == shape:
+            if (origin.pattern == "all") != (kind == "decoder"):
+                return origin
+            first = first or origin
+    return first or MaskOrigin.unknown(shape)
 
 
 def _are_equal(one: Tensor, other: Tensor) -> bool:

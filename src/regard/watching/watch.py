@@ -30,6 +30,7 @@ def watch(
     keep_values: bool = False,
     offload: str | os.PathLike[str] | None = None,
     max_bytes: int | None = None,
+    exact_output: bool = True,
     ablate: Mapping[str, Sequence[int]] | None = None,
     knockout: Mapping[str, Pairs] | None = None,
 ) -> AbstractContextManager[WatchResult]:
@@ -52,6 +53,12 @@ def watch(
             Offloaded tensors have no gradients. Default: no copies, except of what is written in place already, as a
             static cache; if the model changes another tensor after the call, reading the weights raises `StaleView`.
         max_bytes: Largest number of bytes to keep, in all forward passes. Default: no limit.
+        exact_output: Whether the model computes its output itself, the same to the last bit, and the measures take a
+            pass of their own. False takes the output ``softmax(mask(score(query, key))) @ value`` from the pass that
+            computes the measures, equal to rounding, where that is possible: in models of transformers with the
+            implementation ``"sdpa"``, without dropout, with measures that the kernel for this device has, without
+            `heads`, and except for the later steps of a generation. All other calls stay exact. A query that may attend
+            to no key has output 0.
         ablate: Heads whose output is set to 0, by module name. For models of transformers.
         knockout: Pairs of positions (query, key) that may not attend to each other, by module name. For models of
             transformers.
@@ -71,9 +78,9 @@ def watch(
 
     **Limitations**
 
-    - The output is the same to the last bit, with one exception: a watch disables torch's fast path for
-      `nn.TransformerEncoder` and `nn.MultiheadAttention` without gradients. Outputs at real tokens then agree to
-      rounding (about 1e-7 in float32), and outputs at padding are no longer 0.
+    - The output is the same to the last bit unless ``exact_output=False``, with one exception: a watch disables torch's
+      fast path for `nn.TransformerEncoder` and `nn.MultiheadAttention` without gradients. Outputs at real tokens then
+      agree to rounding (about 1e-7 in float32), and outputs at padding are no longer 0.
     - A model is called from one thread at a time, and each sequence with a KV cache of its own has its own watch.
     - Rows of `weights` that may attend to no key are 0, where SDPA and dense attention may return uniform weights. Rows
       of a layer with attention sinks sum to less than 1.
@@ -98,29 +105,36 @@ def watch(
     if not isinstance(model, nn.Module):
         raise InvalidType(f"model: expected a torch.nn.Module, got {type(model).__name__}")
     retention = Retention(keep_qk, keep_values, offload, max_bytes)
-    interventions = Interventions(ablate, knockout)
-    names = [name for name, _ in model.named_modules()]
+    interventions = None if ablate is None and knockout is None else Interventions(ablate, knockout)
+    names: list[str] = []
+    if layers is not None or interventions is not None:
+        names = [name for name, _ in model.named_modules()]
     layer_names = None if layers is None else _as_tuple("layers", [layers] if isinstance(layers, str) else layers, str)
     head_indices = None if heads is None else _as_tuple("heads", heads, int)
-    measures = as_measures(measure)
     with Checks() as checks:
+        measures = as_measures(measure, checks)
+        retention.check(checks)
         for name in layer_names or ():
             checks.that(name in names, f"layers: unknown module {short_repr(name)}{did_you_mean(name, names)}")
         for head in head_indices or ():
             checks.that(head >= 0, f"heads: expected indices from 0, got {head}")
         if head_indices and len(set(head_indices)) < len(head_indices):
             checks.fail(f"heads: expected different indices, got {head_indices}")
-        if not retention.keep_qk and not measures:
+        if retention.keep_qk is False and not measures:
             checks.fail("keep_qk: False keeps only measures; pass measure=['entropy', 'received']")
         if positions is not None and positions != "last":
             hint = "leave it out to record each call of torch's attention by itself"
             checks.fail(f"positions: expected 'last' or None, got {short_repr(positions)}; {hint}")
-        interventions.check(checks, names)
+        if not isinstance(exact_output, bool):
+            checks.fail_type(f"exact_output: expected True or False, got {short_repr(exact_output)}")
+        if interventions is not None:
+            interventions.check(checks, names)
     if layer_names is not None:  # and all modules below them
         layer_names = [
             name for name in names if any(not top or f"{name}.".startswith(f"{top}.") for top in layer_names)
         ]
-    return Listener(model, measures, layer_names, head_indices, retention, interventions, positions == "last")
+    joins_steps, fuses_output = positions == "last", not exact_output
+    return Listener(model, measures, layer_names, head_indices, retention, interventions, joins_steps, fuses_output)
 
 
 def end_all() -> None:
