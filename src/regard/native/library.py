@@ -119,7 +119,7 @@ class Call(ctypes.Structure):
         *(("measure_count", INT), ("measures", ctypes.POINTER(MeasureCall))),
         *(("dropout", ctypes.c_double), ("seed", ctypes.c_uint64)),
         *((name, INT) for name in ("chunks", "chunk_rows", "cache_bytes", "sums_batch", "sums_heads")),
-        *(("output_gradient", Strided), ("saved_output", Strided), ("saved_lse", POINTER)),
+        *(("output_gradient", Strided), ("saved_lse", POINTER)),
         *((name, POINTER) for name in ("query_gradient", "key_gradient", "value_gradient", "sinks_gradient")),
         *((name, POINTER) for name in ("key_total", "value_total")),
     ]

@@ -3,11 +3,10 @@
 // The weights P of a block are computed again. With dP_ij the gradient that reaches P_ij from the output, (dO V^T)_ij,
 // and from the measures, the gradient of the scores is dS_ij = P_ij (dP_ij - sum over k of P_ik dP_ik). Then
 // dQ = scale dS K, dK = scale dS^T Q and dV = P^T dO, whose sums over the rows stay in the thread's memory.
-//
-// Of the output alone, the sum over k is dO_i . O_i, which takes less time if the output was saved.
 
 #include "dropout.h"
 #include "measures/all.h"
+#include "score_gradients.h"
 #include "tasks.h"
 
 namespace regard {
@@ -30,6 +29,7 @@ class Backward {
           row_gradients(max_rows),
           rows{scores, width, weights.get(), row_sums.data()},
           measures(create_measures(call, rows)),
+          score_gradients(rows),
           num_factors(count_factors(measures)),
           is_key_in_place(has_whole_vectors(matrix.key, matrix.head_dim, LANES) && matrix.key.row == matrix.head_dim),
           key_rows(is_key_in_place ? 0 : padded_keys, matrix.head_dim, call.query_gradient != nullptr),
@@ -37,15 +37,9 @@ class Backward {
           grad_value(padded_keys, call.value_dim, call.value_gradient != nullptr && value_dim),
           padded_dim(round_up(matrix.head_dim, PANEL)),
           factor_width(std::max(round_up(value_dim, PANEL), round_up(value_dim + num_factors, LANES))) {
-        bool has_soft_cap = false;
-        for (int64_t s = 0; s < matrix.score_steps; s++) {
-            has_soft_cap |= matrix.scores[s].kind == SOFT_CAP;
-            if (matrix.scores[s].kind == ADD_RELATIVE) by_distance.resize(2 * matrix.scores[s].shift + 1);
-        }
         for (const MeasurePointer& measure : measures) has_entropy |= measure->has_entropy();
         grad_weights = allocate(max_rows * width);
         if (has_entropy && call.dropout > 0) grad_entropy = allocate(max_rows * width);
-        if (has_soft_cap) slopes = allocate(max_rows * width);
         key_factors = allocate(padded_keys * (value_dim + num_factors));
         scratch = allocate(LANES * value_dim);
         row_factors = allocate(max_rows * factor_width);
@@ -58,14 +52,15 @@ class Backward {
         grad_key.clear();
         grad_value.clear();
         grad_sink = 0;
-        part = (b * matrix.heads + h) * call.chunks + chunk;
+        chunk_index = (b * matrix.heads + h) * call.chunks + chunk;
         const int64_t stop = std::min((chunk + 1) * call.chunk_rows, matrix.queries);
         for (int64_t first = chunk * call.chunk_rows; first < stop; first += max_rows)
             run_block(b, h, first, std::min(max_rows, stop - first));
-        if (call.key_gradient) grad_key.write(call.key_gradient + part * matrix.keys * matrix.head_dim, matrix.keys);
+        if (call.key_gradient)
+            grad_key.write(call.key_gradient + chunk_index * matrix.keys * matrix.head_dim, matrix.keys);
         if (call.value_gradient)
-            grad_value.write(call.value_gradient + part * matrix.keys * call.value_dim, matrix.keys);
-        if (call.sinks_gradient) call.sinks_gradient[part] = grad_sink;
+            grad_value.write(call.value_gradient + chunk_index * matrix.keys * call.value_dim, matrix.keys);
+        if (call.sinks_gradient) call.sinks_gradient[chunk_index] = grad_sink;
     }
 
   private:
@@ -95,7 +90,7 @@ class Backward {
     void run_block(int64_t b, int64_t h, int64_t first, int64_t count) {
         scores.set_rows(b, h, first, count);
         for (int64_t a = 0; a < rows.num_blocks(); a++)
-            scores.compute(a, weights.get() + a * KEY_BLOCK, width, slopes ? slopes.get() + a * KEY_BLOCK : nullptr);
+            scores.compute(a, weights.get() + a * KEY_BLOCK, width, score_gradients.slopes_at(a));
         std::fill_n(row_gradients.begin(), count, RowGradient{});
         for (const MeasurePointer& measure : measures) {
             measure->before_softmax(rows);
@@ -108,8 +103,7 @@ class Backward {
         for (int64_t r = 0; r < count; r++) differentiate_softmax(r);
         for (const MeasurePointer& measure : measures) measure->gradient_of_scores(rows, grad_weights.get());
         if (grad_value.count) add_to_values();
-        for (int64_t s = matrix.score_steps - 1; s >= 0; s--)
-            for (int64_t r = 0; r < count; r++) differentiate_step(matrix.scores[s], r);
+        score_gradients.compute(grad_weights.get(), chunk_index);
         if (grad_key.count) add_to_keys();
         if (call.query_gradient) write_queries();
     }
@@ -203,85 +197,14 @@ class Backward {
         // The entropy sends -dH (log P + 1), of which dP has what depends on the key.
         const RowGradient& gradient = row_gradients[r];
         const float constant = gradient.entropy == 0 ? 0 : gradient.entropy * (sums.log_total - 1);
-        float mean;
-        if (call.saved_output.data && call.measure_count == 0) {
-            mean = dot_of_output(r);
-        } else {
-            Floats dots[2] = {};
-            for (int64_t j = 0; j < count; j += 2 * LANES)
-                for (int v = 0; v < 2; v++) dots[v] += load(weight + j + v * LANES) * load(row + j + v * LANES);
-            mean = sums.factor * (sum_of(dots[0] + dots[1]) + constant * sums.sum);
-        }
+        Floats dots[2] = {};
+        for (int64_t j = 0; j < count; j += 2 * LANES)
+            for (int v = 0; v < 2; v++) dots[v] += load(weight + j + v * LANES) * load(row + j + v * LANES);
+        const float mean = sums.factor * (sum_of(dots[0] + dots[1]) + constant * sums.sum);
         const float shift = constant - mean + gradient.lse;
         for (int64_t j = 0; j < count; j += LANES)
             store(row + j, sums.factor * load(weight + j) * (load(row + j) + shift));
         grad_sink += sums.sink * (gradient.lse - mean);
-    }
-
-    // dO_i . O_i
-    float dot_of_output(int64_t r) const {
-        float dot = 0;
-        with_dtype(call.saved_output.dtype, [&](auto* type) {
-            using T = std::remove_pointer_t<decltype(type)>;
-            const T* output = at<T>(call.saved_output, scores.b, scores.h, scores.first + r);
-            const float* gradient = row_factors.get() + r * factor_width;
-            for (int64_t f = 0; f < value_dim; f++) dot += gradient[f] * to_float(output[f * call.saved_output.column]);
-        });
-        return dot;
-    }
-
-    // What a step passes on, and the gradient of its values.
-    void differentiate_step(const ScoreStep& step, int64_t r) {
-        float* row = grad_weights.get() + r * width;
-        const int64_t position = scores.position(r);
-        if (step.kind == SOFT_CAP) {
-            const float* slope = slopes.get() + r * width;
-            for (int64_t j = 0; j < rows.num_blocks() * KEY_BLOCK; j += LANES)
-                store(row + j, load(row + j) * load(slope + j));
-            return;
-        }
-        if (step.gradient == nullptr && step.kind != ADD_RELATIVE) return;
-        float* to = nullptr;
-        if (step.kind == ADD_BIAS) {
-            to = step.gradient + scores.b * step.gradient_batch + scores.h * step.gradient_head +
-                 (scores.first + r) * matrix.keys;
-        } else if (step.kind == ADD_DISTANCES) {
-            to = step.gradient + part * (matrix.queries + matrix.keys - 1) - position + step.shift;
-        } else {
-            std::fill(by_distance.begin(), by_distance.end(), 0.0);
-        }
-        for (int64_t a = 0; a < rows.num_blocks(); a++) {
-            const int64_t first = rows.first_key(a), count = rows.num_keys(a);
-            const float* from = row + a * KEY_BLOCK;
-            if (to)
-                for (int64_t j = 0; j < count; j++) to[first + j] += from[j];
-            else
-                for (int64_t j = 0; j < count; j++)
-                    by_distance[std::clamp(first + j - position, -step.shift, step.shift) + step.shift] += from[j];
-        }
-        if (step.kind == ADD_RELATIVE) differentiate_relative(step, r);
-    }
-
-    // Shaw's relative positions; what they send to the query waits until its gradient is written.
-    void differentiate_relative(const ScoreStep& step, int64_t r) {
-        const int64_t distances = by_distance.size(), dim = matrix.head_dim;
-        const float* query = scores.queries.get() + r * dim;
-        float* grad_row = relative_rows(r);
-        std::memset(grad_row, 0, 4 * dim);
-        for (int64_t d = 0; d < distances; d++) {
-            if (by_distance[d] == 0) continue;
-            const float* vector = at<float>(step.values, 0, scores.head_of_rules(scores.h), d);
-            for (int64_t f = 0; f < dim; f++) grad_row[f] += by_distance[d] * vector[f * step.values.column];
-            if (step.gradient) {
-                float* to = step.gradient + (part * distances + d) * dim;
-                for (int64_t f = 0; f < dim; f++) to[f] += by_distance[d] * query[f];
-            }
-        }
-    }
-
-    float* relative_rows(int64_t r) {
-        if (!relative) relative = allocate(max_rows * matrix.head_dim);
-        return relative.get() + r * matrix.head_dim;
     }
 
     // dV += P^T dO
@@ -340,8 +263,9 @@ class Backward {
         for (int64_t r = 0; r < rows.count(); r++) {
             float* to = call.query_gradient + scores.row_offset(r) * matrix.head_dim;
             const float* from = grad_query.get() + r * padded_dim;
+            const float* relative = score_gradients.query_gradient(r);
             for (int64_t f = 0; f < matrix.head_dim; f++)
-                to[f] = matrix.scale * (from[f] + (relative ? relative[r * matrix.head_dim + f] : 0));
+                to[f] = matrix.scale * (from[f] + (relative ? relative[f] : 0));
         }
     }
 
@@ -354,30 +278,27 @@ class Backward {
     std::vector<RowGradient> row_gradients;
     const Rows rows;
     std::vector<MeasurePointer> measures;
+    ScoreGradients score_gradients;
     const int64_t num_factors;   // of measures, after those of the values
     const bool is_key_in_place;  // the keys are multiplied where they are
     Panels key_rows, grad_key, grad_value;
     const int64_t padded_dim, factor_width;
     bool has_entropy = false;
-    int64_t part = 0;  // of the call: the head and chunk
+    int64_t chunk_index = 0;  // in (batch, heads, chunks)
     int64_t packed_key = -1, packed_value = -1;
     float grad_sink = 0;
     FloatArray grad_weights;  // dP, then dS
     FloatArray grad_entropy;  // its part of dP, where dropout must not touch it
-    FloatArray slopes;        // of the soft-cap
     FloatArray row_factors, key_factors;
-    FloatArray scratch, query_rows, grad_query, relative;
-    std::vector<double> by_distance;  // of a row: one entry may collect nearly all keys
+    FloatArray scratch, query_rows, grad_query;
 };
 
-// Add up the parts of each key-value head, in order.
-void add_parts(const float* parts, float* total, int64_t groups, int64_t parts_per_group, int64_t size) {
-    for (int64_t group = 0; group < groups; group++, total += size) {
-        std::memcpy(total, parts, 4 * size);
-        parts += size;
-        for (int64_t part = 1; part < parts_per_group; part++, parts += size)
-            for (int64_t i = 0; i < size; i++) total[i] += parts[i];
-    }
+// Add up the gradients of the heads and chunks that share keys or values.
+void add_sharing(const Call& call, const float* sums, int64_t shared_heads, int64_t features, float* total) {
+    const Matrix& matrix = call.matrix;
+    if (sums && total != sums)
+        add_chunks(sums, matrix.batch * shared_heads, matrix.heads / shared_heads * call.chunks, matrix.keys, features,
+                   total, features);
 }
 
 }  // namespace
@@ -389,12 +310,6 @@ extern "C" int regard_backward(const regard::Call* call, int64_t first, int64_t 
 
 // Add up the gradients of keys and values over the heads that share them, and over chunks.
 extern "C" void regard_finish_backward(const regard::Call* call) {
-    const regard::Matrix& matrix = call->matrix;
-    const int64_t parts = matrix.heads * call->chunks;
-    if (call->key_gradient && call->key_total != call->key_gradient)
-        regard::add_parts(call->key_gradient, call->key_total, matrix.batch * matrix.kv_heads, parts / matrix.kv_heads,
-                          matrix.keys * matrix.head_dim);
-    if (call->value_gradient && call->value_total != call->value_gradient)
-        regard::add_parts(call->value_gradient, call->value_total, matrix.batch * call->value_heads,
-                          parts / call->value_heads, matrix.keys * call->value_dim);
+    regard::add_sharing(*call, call->key_gradient, call->matrix.kv_heads, call->matrix.head_dim, call->key_total);
+    regard::add_sharing(*call, call->value_gradient, call->value_heads, call->value_dim, call->value_total);
 }

@@ -105,9 +105,7 @@ struct Call {
     int64_t sums_batch, sums_heads;  // whether a gradient is a sum over them, so that a task has them all
     // Backward: the output's gradient; sums of float32 by head and chunk, (b, h, chunks, ...), null if not needed.
     Strided output_gradient;
-    // Backward: results of the forward pass, which save computing them again; no data where there are none.
-    Strided saved_output;
-    const float* saved_lse;  // (b, h, queries), with the sinks
+    const float* saved_lse;  // (b, h, queries), with the sinks, from the forward pass; or null
     float *query_gradient, *key_gradient, *value_gradient, *sinks_gradient;
     float *key_total, *value_total;  // (b, kv_heads or value_heads, keys, ...)
 };

@@ -207,21 +207,6 @@ class Forward {
     int64_t packed_value = -1, value_head = 0;
 };
 
-// Add up the chunks of a head, in order.
-void add_chunks(const Call& call, const MeasureCall& measure) {
-    const Matrix& matrix = call.matrix;
-    const int64_t columns = measure.width, stride = measure.stride, count = matrix.keys * columns;
-    for (int64_t head = 0; head < matrix.batch * matrix.heads; head++) {
-        const float* from = measure.by_chunk + head * call.chunks * count;
-        float* to = measure.result + head * matrix.keys * stride;
-        for (int64_t j = 0; j < matrix.keys; j++)
-            for (int64_t c = 0; c < columns; c++) to[j * stride + c] = from[j * columns + c];
-        for (int64_t chunk = 1; chunk < call.chunks; chunk++)
-            for (int64_t j = 0; j < matrix.keys; j++)
-                for (int64_t c = 0; c < columns; c++) to[j * stride + c] += from[chunk * count + j * columns + c];
-    }
-}
-
 }  // namespace
 }  // namespace regard
 
@@ -231,8 +216,13 @@ extern "C" int regard_forward(const regard::Call* call, int64_t first, int64_t l
 
 // Add up what the chunks of each head have left, after all tasks.
 extern "C" void regard_finish_forward(const regard::Call* call) {
-    for (int64_t m = 0; m < call->measure_count; m++)
-        if (call->measures[m].by_chunk) regard::add_chunks(*call, call->measures[m]);
+    const regard::Matrix& matrix = call->matrix;
+    for (int64_t m = 0; m < call->measure_count; m++) {
+        const regard::MeasureCall& measure = call->measures[m];
+        if (measure.by_chunk)
+            regard::add_chunks(measure.by_chunk, matrix.batch * matrix.heads, call->chunks, matrix.keys, measure.width,
+                               measure.result, measure.stride);
+    }
 }
 
 // The names of all kinds in the order of their numbers, each followed by a space: masks, scores and measures.

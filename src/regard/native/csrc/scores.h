@@ -90,36 +90,24 @@ class Scores {
     // Read the queries of some rows, and list the blocks of keys that they may attend to.
     void set_rows(int64_t b, int64_t h, int64_t first, int64_t count) {
         take_rows(b, h, first, count);
-        active.clear();
-        is_full.clear();
         KeyRange range{0, matrix.keys};
         if (matrix.mask.count) {
             range = {matrix.keys, 0};
             for (const MaskRow& row : mask_rows) {
-                const KeyRange own = row.range();
-                if (own.start < own.stop) range = {std::min(range.start, own.start), std::max(range.stop, own.stop)};
+                const KeyRange keys = row.range();
+                if (keys.start < keys.stop)
+                    range = {std::min(range.start, keys.start), std::max(range.stop, keys.stop)};
             }
         }
-        for (int64_t block = range.start / KEY_BLOCK; block * KEY_BLOCK < range.stop; block++) {
-            bool any;
-            const bool full = read_masks(block, active.size(), any);
-            if (!any) continue;
-            active.push_back(block);
-            is_full.push_back(full);
-        }
+        for (int64_t block = range.start / KEY_BLOCK; block * KEY_BLOCK < range.stop; block++) add_block(block, false);
         list_slots();
-        pack_blocks();
     }
 
-    // The same with the blocks that another matrix has found.
-    void set_rows(int64_t b, int64_t h, int64_t first, int64_t count, const std::vector<int64_t>& blocks) {
-        take_rows(b, h, first, count);
-        active = blocks;
-        is_full.clear();
-        bool any;
-        for (size_t a = 0; a < active.size(); a++) is_full.push_back(read_masks(active[a], a, any));
+    // The same with the active blocks of another matrix.
+    void set_rows(const Scores& other) {
+        take_rows(other.b, other.h, other.first, other.rows);
+        for (const int64_t block : other.active) add_block(block, true);
         list_slots();
-        pack_blocks();
     }
 
     // Compute the scores of all rows for one active block, -inf where masked.
@@ -209,6 +197,8 @@ class Scores {
                     from_float(queries[r * matrix.head_dim + f], half);
                     std::memcpy(reinterpret_cast<char*>(query_bf16_pairs.get() + r * key_floats) + 2 * f, &half, 2);
                 }
+        active.clear();
+        is_full.clear();
         mask_rows.clear();
         if (!matrix.mask.count) return;
         const int64_t batch_of_rules = matrix.batch_index ? matrix.batch_index[b] : b;
@@ -217,32 +207,28 @@ class Scores {
                                    position(r));
     }
 
-    // Find the masks of a block of keys; returns whether every row sees all 64 keys.
-    bool read_masks(int64_t block, size_t a, bool& is_any) {
-        uint64_t* of_rows = masks.data() + a * max_rows;
+    // Make a block of keys active, unless no row sees one of them and it must not be; read its masks and pack its keys.
+    void add_block(int64_t block, bool must) {
+        uint64_t* bits = masks.data() + active.size() * max_rows;  // of the rows
         uint64_t any = 0, every = ~uint64_t{0};
         if (!matrix.mask.count) {
             any = every = bits_of_range(0, matrix.keys - block * KEY_BLOCK);
-            std::fill_n(of_rows, rows, any);
+            std::fill_n(bits, rows, any);
         } else {
             for (int64_t r = 0; r < rows; r++) {
-                of_rows[r] = mask_rows[r].bits(block * KEY_BLOCK);
-                any |= of_rows[r];
-                every &= of_rows[r];
+                bits[r] = mask_rows[r].bits(block * KEY_BLOCK);
+                any |= bits[r];
+                every &= bits[r];
             }
         }
-        is_any = any != 0;
-        return every == ~uint64_t{0};
-    }
-
-    void pack_blocks() {
-        for (const int64_t block : active) {
-            if (is_packed[block]) continue;
-            is_packed[block] = 1;
-            const int64_t start = block * KEY_BLOCK, stop = std::min(start + KEY_BLOCK, matrix.keys);
-            pack_panels(matrix.key, b, h / (matrix.heads / matrix.kv_heads), start, stop, matrix.head_dim, keys.get(),
-                        copy.get(), is_bf16, key_floats);
-        }
+        if (!any && !must) return;
+        active.push_back(block);
+        is_full.push_back(every == ~uint64_t{0});
+        if (is_packed[block]) return;
+        is_packed[block] = 1;
+        const int64_t start = block * KEY_BLOCK, stop = std::min(start + KEY_BLOCK, matrix.keys);
+        pack_panels(matrix.key, b, h / (matrix.heads / matrix.kv_heads), start, stop, matrix.head_dim, keys.get(),
+                    copy.get(), is_bf16, key_floats);
     }
 
     void list_slots() {

@@ -20,6 +20,18 @@ inline int64_t count_tasks(const Call& call) {
     return batch_tasks(call) * head_tasks(call) * call.chunks;
 }
 
+// Add up the chunks of each head, (heads, chunks, rows, columns), in order; the total's rows are `stride` apart.
+inline void add_chunks(const float* from, int64_t heads, int64_t chunks, int64_t rows, int64_t columns, float* total,
+                       int64_t stride) {
+    for (int64_t head = 0; head < heads; head++, total += rows * stride)
+        for (int64_t chunk = 0; chunk < chunks; chunk++)
+            for (int64_t row = 0; row < rows; row++, from += columns)
+                for (int64_t c = 0; c < columns; c++) {
+                    float* to = total + row * stride + c;
+                    *to = chunk ? *to + from[c] : from[c];
+                }
+}
+
 // Compute the tasks from first to last with `Forward` or `Backward`, the chunks of a head in a row.
 // Returns 0, or 1 if there is not enough memory.
 template <typename Pass>

@@ -11,15 +11,14 @@ class KLDivergence : public Measure {
     KLDivergence(const MeasureCall& call, const Rows& rows)
         : Measure(call, rows),
           other(*call.other, rows.scores.max_rows),
-          own_scores(allocate(rows.scores.max_rows * rows.width)),
+          scores_of_rows(allocate(rows.scores.max_rows * rows.width)),
           terms(allocate(rows.scores.max_rows * KEY_BLOCK)) {}
 
     void start(int64_t b, int64_t h) override { other.pack(b, h); }
 
     void before_softmax(const Rows& rows) override {
-        const Scores& scores = rows.scores;
-        std::memcpy(own_scores.get(), rows.weights, 4 * rows.count() * rows.width);
-        other.set_rows(scores.b, scores.h, scores.first, scores.rows, scores.active);
+        std::memcpy(scores_of_rows.get(), rows.weights, 4 * rows.count() * rows.width);
+        other.set_rows(rows.scores);
     }
 
     void forward(const Rows& rows) override {
@@ -58,7 +57,7 @@ class KLDivergence : public Measure {
             const float lse = *at<float>(call.values, rows.scores.b, rows.scores.h, rows.scores.first + r);
             const float other_lse = lse == -INFINITY ? 0 : lse;  // a row without keys: all its scores are -inf
             const float *weights = rows.row(r) + a * KEY_BLOCK,
-                        *scores = own_scores.get() + r * rows.width + a * KEY_BLOCK;
+                        *scores = scores_of_rows.get() + r * rows.width + a * KEY_BLOCK;
             float* to = terms.get() + r * KEY_BLOCK;
             for (int64_t j = 0; j < KEY_BLOCK; j += LANES) {
                 const Floats log = load(scores + j) - rows.sums[r].shift - rows.sums[r].log_total;
@@ -68,7 +67,7 @@ class KLDivergence : public Measure {
     }
 
     Scores other;
-    FloatArray own_scores, terms;
+    FloatArray scores_of_rows, terms;
 };
 
 }  // namespace regard
