@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from math import gcd, lcm
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from regard.ops.grouped_query import kv_heads_of
+from regard.ops.masks.key_ranges import UNKNOWN, KeyRanges, key_ranges
 from regard.ops.measures.base import BlockIndex
 from regard.ops.request import AttentionRequest
+from regard.ops.steps import Step
 from regard.ops.tile import Index, KeyRange, Tile
 
 
@@ -144,6 +148,37 @@ def partition(
                         yield BlockLocation(request, b, h, r, tile.with_keys(_key_range(request, tile)))
 
     return [stream(b, h) for b in slices(everything[0], batch_step) for h in slices(everything[1], wide)]
+
+
+def block_key_ranges(request: AttentionRequest, rows: int) -> KeyRanges:
+    """For each block of queries, the keys that some of them may attend to, and those that all of them may.
+
+    It computes all blocks at once and reads no value of a tensor on the CPU, so it does not wait for a GPU. A mask
+    without steps may allow any key.
+
+    Args:
+        request: The matrix.
+        rows: Queries of a block; the last one may have fewer.
+
+    Returns:
+        KeyRanges: (batch or 1, heads or 1, blocks) int32, on the request's device; empty ranges are from 0 to 0.
+    """
+    _, _, queries, keys = request.shape
+    place, mask = request.place, request.mask
+    steps = [Step("window", (None, None))] if mask is None else mask.steps(place)
+    ranges = key_ranges([UNKNOWN] if steps is None else steps, place)
+    parts: list[Tensor] = []
+    for part, is_lowest in zip(ranges, (True, False, False, True), strict=True):
+        for axis, index in enumerate((request.batch, request.heads, request.rows)):
+            if index is not None and part.shape[axis] > 1:
+                part = part.index_select(axis, index)
+        part = part.expand(*part.shape[:2], queries)
+        padded = pad(part, (0, -queries % rows), value=keys if is_lowest else 0)
+        by_block = padded.unflatten(2, (-1, rows))
+        parts.append(by_block.amin(3) if is_lowest else by_block.amax(3))
+    starts, stops, full_starts, full_stops = (part.to(torch.int32) for part in torch.broadcast_tensors(*parts))
+    some, full = starts < stops, full_starts < full_stops
+    return KeyRanges(starts * some, stops * some, full_starts * full, full_stops * full)
 
 
 def _largest_divisor(number: int, limit: int) -> int:

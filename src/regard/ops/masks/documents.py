@@ -8,6 +8,7 @@ from torch import Tensor
 
 from regard.checks import Checks
 from regard.ops.masks.base import Mask
+from regard.ops.masks.key_ranges import document_ranges
 from regard.ops.steps import Place, Step
 from regard.ops.tile import KeyRange, Shape, Tile
 
@@ -66,26 +67,10 @@ class Documents(Mask):
             (batch or 1, tokens).
         """
         queries = self.document_ids if self.query_document_ids is None else self.query_document_ids
-        keys, queries = (ids.cpu().to(torch.int64).view(-1, ids.shape[-1]) for ids in (self.document_ids, queries))
-        batch = max(len(keys), len(queries))
-        keys, queries = keys.expand(batch, -1), queries.expand(batch, -1)
-        # Ids may be as large as hashes: rank them, so that batch entry and document fit into one number.
-        ids, rank = torch.cat((keys, queries), 1).unique(return_inverse=True)
-        document = torch.arange(batch, device="cpu")[:, None] * len(ids) + rank  # (batch, keys + queries)
-        of_key, of_query = document.split((keys.shape[1], queries.shape[1]), 1)
-        index = torch.arange(keys.shape[1], device="cpu").repeat(batch)
-        count = batch * len(ids)
-        first = torch.full((count,), keys.shape[1], device="cpu").scatter_reduce(0, of_key.flatten(), index, "amin")
-        stop = torch.zeros(count, dtype=torch.int64, device="cpu").scatter_reduce(
-            0, of_key.flatten(), index + 1, "amax"
-        )
-        contiguous = (stop - first == of_key.flatten().bincount(minlength=count)) & (stop > first)
-        real = queries >= 0
-        return (
-            first[of_query].where(real, keys.shape[1]),
-            stop[of_query].where(real, 0),
-            contiguous[of_query] & real,
-        )
+        of_key, of_query = (torch.atleast_2d(ids.to(torch.int64)) for ids in (self.document_ids, queries))
+        ranges = document_ranges(of_query.where(of_query >= 0, -2), of_key.clamp(min=-1))
+        starts, stops, full_starts, _ = (part.cpu() for part in ranges)
+        return starts, stops, full_starts == starts
 
     def key_range(self, tile: Tile) -> KeyRange:
         first, stop, _ = self._extents(tile)
