@@ -19,7 +19,7 @@ from regard.ops.measures.received import TransposedProduct
 from regard.ops.request import AttentionRequest, make_request
 from regard.ops.rules import Rule, builtin_classes
 from regard.ops.scores import Alibi, ScaledDotProduct, Sinks
-from regard.ops.tree import Encoder, decode, tensors_in
+from regard.ops.tree import TreeEncoder, decode, tensors_in
 
 PYTHON = {"own", "function", "block mask"}  # rules with Python code of the user's, which no operator can hold
 BUILTIN_MASKS = [name for name in masks(1, 2, TOKENS, TOKENS) if name not in PYTHON]
@@ -101,7 +101,7 @@ def test_every_builtin_rule_is_encoded_and_decoded(subtests):
     assert {type(rule).__name__ for rule in parts} == CLASSES.keys()
     for rule in parts:
         with subtests.test(rule=type(rule).__name__):
-            encoder, again = Encoder(), Encoder()
+            encoder, again = TreeEncoder(), TreeEncoder()
             text = encoder.encode(rule)
             decoded = decode(text, *encoder.lists, {**CLASSES, "AttentionRequest": AttentionRequest})
             assert type(decoded) is type(rule)

@@ -142,9 +142,11 @@ def test_hints_defined_with_the_rule_or_below_it_are_used():
         assert layout(kind()) == layout(band)
         assert not kind().depends_on_query
     dot = {"__call__": lambda self, query, key, scale, tile: query @ key.mT * scale}
-    overwritable = {"overwritable": property(lambda self: True)}
-    assert type("Mine", (SoftCap,), dot | overwritable)(ScaledDotProduct() + Bias(torch.zeros(1)), 1.0).overwritable
-    assert type("Mine", (type("Parent", (ScaledDotProduct,), dot),), overwritable)().overwritable
+    is_fresh_and_finite = {"is_fresh_and_finite": property(lambda self: True)}
+    assert type("Mine", (SoftCap,), dot | is_fresh_and_finite)(
+        ScaledDotProduct() + Bias(torch.zeros(1)), 1.0
+    ).is_fresh_and_finite
+    assert type("Mine", (type("Parent", (ScaledDotProduct,), dot),), is_fresh_and_finite)().is_fresh_and_finite
 
 
 RULES = {

@@ -16,7 +16,7 @@ from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.masks import Causal, Neighbours
 from regard.ops.measures import Measure, TopK, as_measures
 from regard.ops.request import make_request
-from regard.ops.tree import Encoder, tensors_in
+from regard.ops.tree import TreeEncoder, tensors_in
 
 GRAPH = Neighbours(*torch.stack((torch.arange(TOKENS), torch.arange(TOKENS).flip(0))))
 KERNELS = {"blockwise": Causal(), "sparse": GRAPH, "sdpa": None, "reference": Causal()}
@@ -127,7 +127,7 @@ def test_functional_call():
 def test_opcheck(mask):
     query, key, value = tensors()
     rule = masks(1, 2, TOKENS, TOKENS)[mask]
-    encoder = Encoder()
+    encoder = TreeEncoder()
     text = encoder.encode(
         KernelInputs(value, make_request(query, key, mask=rule), as_measures(["entropy", "received", TopK(2)]))
     )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard.errors import StaleView
 from regard.ops.masks import Causal, Padding
-from regard.ops.tree import Encoder, TensorVersions, decode, map_float_tensors, map_tensors, tensors_in
+from regard.ops.tree import TensorVersions, TreeEncoder, decode, map_float_tensors, map_tensors, tensors_in
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,7 @@ def test_a_rule_without_tensors_stays_the_same_object():
 def test_trees_are_encoded_and_decoded():
     lengths = torch.tensor([1, 2])
     tree = {"rule": Padding(lengths) & Causal(), "rest": (None, True, "it's", 1.5, 7, slice(2, None), {})}
-    encoder = Encoder()
+    encoder = TreeEncoder()
     text = encoder.encode(tree)
     assert encoder.tensors[0] is lengths
     assert encoder.lists[1:] == ([0, 7, 2], [1.5])  # the first is the causal window's right limit

@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.checks import Checks
 from regard.errors import InvalidArgument
 from regard.nn.linear import check_input
-from regard.ops.autograd import Function, first_order_only
+from regard.ops.autograd import AutogradFunction, first_order_only
 
 # Number of logits in a block: on a CPU, few enough to stay in cache until the gradients are computed; on a GPU, enough
 # to keep it busy.
@@ -88,7 +88,7 @@ def linear_cross_entropy(
     return TokenLoss(loss, nll, counted.sum())
 
 
-class _LinearCrossEntropy(Function):
+class _LinearCrossEntropy(AutogradFunction):
     """The mean loss and its gradients, which the forward pass computes block by block."""
 
     @staticmethod

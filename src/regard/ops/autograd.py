@@ -14,7 +14,7 @@ from regard.errors import InvalidArgument
 
 if TYPE_CHECKING:
 
-    class Function(torch.autograd.Function):
+    class AutogradFunction(torch.autograd.Function):
         """torch's class, with types that let `backward` name its gradients and `apply` return what `forward` does."""
 
         backward: Any
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         def apply(cls, *inputs: Any) -> Any: ...
 else:
 
-    class Function(torch.autograd.Function):
+    class AutogradFunction(torch.autograd.Function):
         """torch's class, whose `apply` looks at the signature of `forward` in every call: here it is computed once."""
 
         def __init_subclass__(cls) -> None:
@@ -59,7 +59,7 @@ def first_order_only(gradients: Iterable[Tensor | None], *inputs: Tensor | None)
     return [None if gradient is None else _FirstOrderOnly.apply(gradient, *inputs) for gradient in gradients]
 
 
-class _FirstOrderOnly(Function):
+class _FirstOrderOnly(AutogradFunction):
     generate_vmap_rule = True
 
     @staticmethod
@@ -76,7 +76,7 @@ class _FirstOrderOnly(Function):
 
 
 def vmap_by_loop(
-    function: type[Function], count: int, in_dims: Sequence[int | None], inputs: Sequence[Any]
+    function: type[AutogradFunction], count: int, in_dims: Sequence[int | None], inputs: Sequence[Any]
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     """The `vmap` of a function that returns a tuple of tensors: one call per entry, stacked."""
     calls = [

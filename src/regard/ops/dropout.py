@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.checks import Checks
 from regard.errors import InvalidArgument
-from regard.ops.autograd import Function
+from regard.ops.autograd import AutogradFunction
 from regard.ops.tile import Index, Shape
 
 
@@ -144,7 +144,7 @@ def _draw_lanes(shape: torch.Size, p: float, seed: int) -> tuple[Tensor, float]:
     return lanes.ge_(dropped - 2**15), 2**16 / (2**16 - dropped)
 
 
-class _KeepBits(Function):
+class _KeepBits(AutogradFunction):
     """Dropout of a 16-bit dtype by its bits: no floating-point mask, and only the bits are saved for backward."""
 
     generate_vmap_rule = True

@@ -36,7 +36,8 @@ class Rule:
             ``class TopK(Measure, name="topk")``.
         builtin: Whether the class is part of `regard.ops`.
         required_arguments: Names of the constructor's arguments without a default.
-        holds_code: Whether the rule holds a Python function, which can be neither compiled into one operator nor saved.
+        has_python_callable: Whether the rule holds a Python function, which can be neither compiled into one operator
+            nor saved.
         is_bias: Whether it is a score meant to be added to another one, as errors then suggest.
         hints: For each method, the attributes that describe its result and allow shortcuts. A subclass that overrides
             the method but not the attribute gets the base class's safe default, never its parent's value.
@@ -48,7 +49,7 @@ class Rule:
     required_arguments: ClassVar[tuple[str, ...]]
     hints: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     is_tree_node: ClassVar[bool] = True  # see `tree`
-    holds_code: ClassVar[bool] = False
+    has_python_callable: ClassVar[bool] = False
     is_bias: ClassVar[bool] = False
 
     def steps(self, place: Place) -> list[Step] | None:

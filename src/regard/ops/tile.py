@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from regard.ops.autograd import Function
+from regard.ops.autograd import AutogradFunction
 
 Shape = tuple[int, int, int, int]
 """(batch, heads, queries, keys)."""
@@ -177,7 +177,7 @@ def _slice(tile: Tile, tensor: Tensor) -> Tensor:
     return part.expand(-1, -1, len(tile.row_keys), -1).gather(3, columns)
 
 
-class _Slice(Function):
+class _Slice(AutogradFunction):
     """A slice of a large tensor whose gradient is added in place, and never allocated for the whole tensor."""
 
     @staticmethod

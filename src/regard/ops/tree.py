@@ -128,7 +128,7 @@ def _find_kind(cls: type) -> Any:
     return Mapping if issubclass(cls, Mapping) else None
 
 
-class Encoder:
+class TreeEncoder:
     """Write a tree as a Python literal, with its tensors, integers and floats in separate lists.
 
     A compiled or exported program can hold that as the arguments of one operator. A number is kept apart because it may
@@ -136,7 +136,7 @@ class Encoder:
 
     Examples:
         >>> import torch
-        >>> encoder = Encoder()
+        >>> encoder = TreeEncoder()
         >>> encoder.encode({"a": torch.ones(2), "b": (1.5, None)})
         "{'a': ('tensor', 0), 'b': ('tuple', (('float', 0), None, ))}"
         >>> decode(_, *encoder.lists, {})
@@ -190,7 +190,7 @@ def decode(
     floats: Sequence[Number],
     classes: Mapping[str, type],
 ) -> Any:
-    """The tree that `Encoder` wrote; only these classes are made, and no code is run."""
+    """The tree that `TreeEncoder` wrote; only these classes are made, and no code is run."""
     lists: dict[str, Sequence[Any]] = {"tensor": tensors, "integer": integers, "float": floats}
 
     def build(node: Any) -> Any:

@@ -207,7 +207,7 @@ def _encode(value: Any, tensors: dict[str, Tensor], dtype: torch.dtype | None) -
 def _request_fields(weights: WeightMatrix, dtype: torch.dtype | None) -> dict[str, Any]:
     request = weights.request
     mask = request.mask
-    if mask is not None and any(isinstance(part, Rule) and part.holds_code for part in subtrees(mask)):
+    if mask is not None and any(isinstance(part, Rule) and part.has_python_callable for part in subtrees(mask)):
         shape = request.full_shape or request.shape
         mask = to_spans(mask, shape, request.offset, request.query.device)
         if mask is None:

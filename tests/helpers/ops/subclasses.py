@@ -30,7 +30,7 @@ TENSORS = [numbers(BATCH, HEADS, tokens, 4, seed=i).requires_grad_() for i, toke
 
 HINTS = {
     "allowed": ("key_range", "full_key_range", "depends_on_query", "steps"),
-    "__call__": ("overwritable", "steps"),
+    "__call__": ("is_fresh_and_finite", "steps"),
     "compute": ("needs_all_keys", "steps"),
 }
 BASES = {"allowed": Mask, "__call__": Score, "compute": Measure}

@@ -20,7 +20,7 @@ from regard.ops.masks import Causal
 from regard.ops.measures import TopK, as_measures
 from regard.ops.request import make_request
 from regard.ops.scores import Alibi, ScaledDotProduct
-from regard.ops.tree import Encoder
+from regard.ops.tree import TreeEncoder
 
 BATCH, HEADS, WIDTH = 2, 2, 4
 MASKS = masks(BATCH, HEADS, TOKENS, TOKENS)
@@ -48,7 +48,7 @@ LAYOUTS: dict[str, Callable[[int, Any], Tensor]] = {  # from the number of heads
 
 def arguments(query, key, value, measure=(), dropout=0.0, kernel="blockwise", **rules) -> tuple[Any, ...]:
     """The arguments that a compiled program passes to the operator."""
-    encoder = Encoder()
+    encoder = TreeEncoder()
     text = encoder.encode(KernelInputs(value, make_request(query, key, **rules), as_measures(measure), dropout))
     return *encoder.lists, text, kernel, torch.tensor(7), 0
 

@@ -59,7 +59,7 @@ class KernelInputs:
     def is_builtin(self) -> bool:
         """Whether every rule is built in and plain data, so that the call can be one operator of a compiled program."""
         for part in subtrees((self.request.mask, self.request.score, *self.measures.values())):
-            if isinstance(part, Rule) and (part.holds_code or not part.builtin):
+            if isinstance(part, Rule) and (part.has_python_callable or not part.builtin):
                 return False
         return True
 
@@ -80,13 +80,13 @@ class RunOptions(NamedTuple):
     Args:
         seed: Of dropout, the same forward and backward; None without dropout.
         saves: Whether a backward pass may follow.
-        finds_hidden_tensors: Whether the forward pass raises if a rule uses a tensor that requires grad and is not in
-            its tree, where it would get no gradient.
+        checks_untracked_tensors: Whether the forward pass raises if a rule uses a tensor that requires grad and is not
+            in its tree, where it would get no gradient.
     """
 
     seed: Tensor | None = None
     saves: bool = False
-    finds_hidden_tensors: bool = False
+    checks_untracked_tensors: bool = False
 
 
 class Kernel:
@@ -189,7 +189,7 @@ class Kernel:
         """The reasons why another kernel is better for a call; they do not count if this one is named."""
         yield from ()
 
-    def suits(self, inputs: KernelInputs) -> bool:
+    def is_suitable(self, inputs: KernelInputs) -> bool:
         """Whether this kernel can and should compute a call."""
         return not any(self.unsupported_reasons(inputs)) and not any(self.inefficient_reasons(inputs))
 
@@ -206,8 +206,8 @@ def _unsupported(base: type[Rule], supported: frozenset[type], rules: Iterable[R
                 yield f"it does not support the {base.__name__.lower()} {type(part).__name__}"
 
 
-def hidden_tensor_error(argument: str, rule: Rule) -> InvalidArgument:
-    """What is raised where `RunOptions.finds_hidden_tensors` finds one."""
+def untracked_tensor_error(argument: str, rule: Rule) -> InvalidArgument:
+    """What is raised where `RunOptions.checks_untracked_tensors` finds one."""
     names = [type(part).__name__ for part in subtrees(rule) if isinstance(part, Rule) and not part.builtin]
     return InvalidArgument(
         f"{argument}: {' or '.join(names)} uses a tensor that requires grad but would get no gradient: it must be an "

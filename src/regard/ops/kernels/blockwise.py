@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from regard.errors import InvalidArgument
-from regard.ops.autograd import Function
+from regard.ops.autograd import AutogradFunction
 from regard.ops.dropout import dropped_weights
 from regard.ops.grouped_query import grouped_matmul, grouped_matmul_grad
-from regard.ops.kernels.base import KernelInputs, RunOptions, hidden_tensor_error
+from regard.ops.kernels.base import KernelInputs, RunOptions, untracked_tensor_error
 from regard.ops.kernels.blocks import ACCELERATOR, CPU, BlockLocation, BlockSizes, partition
 from regard.ops.kernels.differentiable import DifferentiableKernel, ForwardResult
 from regard.ops.kernels.results import MeasureResults, as_tensors
@@ -77,8 +77,8 @@ class Blockwise(DifferentiableKernel):
                     values = None if value is None else location.slice_keys(value)
                 query = location.slice_queries(request.query).to(request.dtype)
                 block = compute_block(location, query, key)
-                if options.finds_hidden_tensors and block.weights.requires_grad:
-                    raise hidden_tensor_error("score", request.score)
+                if options.checks_untracked_tensors and block.weights.requires_grad:
+                    raise untracked_tensor_error("score", request.score)
                 if output is not None and values is not None:
                     weights, scale = block.weights, 1.0
                     if options.seed is not None:
@@ -90,13 +90,13 @@ class Blockwise(DifferentiableKernel):
                     output[location.batch, location.heads, location.rows] = product.to(output.dtype)
                 for name, measure in inputs.measures.items():
                     result, index = _compute(measure, block)
-                    if options.finds_hidden_tensors and _requires_grad(result):
-                        raise hidden_tensor_error("measure", measure)
+                    if options.checks_untracked_tensors and _requires_grad(result):
+                        raise untracked_tensor_error("measure", measure)
                     results.add(name, result, index)
                 del block  # so that the next one takes over its memory, which is in the cache
 
         def guarded(locations: Iterable[BlockLocation]) -> None:
-            with torch.enable_grad() if options.finds_hidden_tensors else nullcontext():
+            with torch.enable_grad() if options.checks_untracked_tensors else nullcontext():
                 work(locations)
 
         run_parallel(guarded, *self.streams(inputs))
@@ -117,10 +117,10 @@ class Blockwise(DifferentiableKernel):
             for tensor, need in zip(tensors, needed, strict=True)
         ]
         # Value, if there is one, query and key come first; then the tensors of mask, score and measures.
-        of_value = None if inputs.value is None else 0
-        of_query = 0 if of_value is None else 1
-        of_key, first_rule = of_query + 1, of_query + 2
-        output_gradient, result_gradients = (None, gradients) if of_value is None else (gradients[0], gradients[1:])
+        value_index = None if inputs.value is None else 0
+        query_index = 0 if value_index is None else 1
+        key_index, first_rule = query_index + 1, query_index + 2
+        output_gradient, result_gradients = (None, gradients) if value_index is None else (gradients[0], gradients[1:])
         rules = [i for i in range(first_rule, len(tensors)) if tensors[i].is_floating_point()]
         leaves = [_leaf(tensor, needed[i]) if i in rules else tensor for i, tensor in enumerate(tensors)]
         rest = iter(leaves)
@@ -136,8 +136,8 @@ class Blockwise(DifferentiableKernel):
         def step(location: BlockLocation) -> None:
             if rule_gradients:
                 location = replace(location, tile=replace(location.tile, gradients=rule_gradients))
-            query = _leaf(location.slice_queries(request.query).to(dtype), needed[of_query])
-            key = _leaf(location.slice_keys(request.key), needed[of_key])
+            query = _leaf(location.slice_queries(request.query).to(dtype), needed[query_index])
+            key = _leaf(location.slice_keys(request.key), needed[key_index])
             pairs: list[tuple[Tensor, Tensor]] = []
             with torch.enable_grad():
                 block = compute_block(location, query, key, differentiate=True, protect_masked=protect_masked)
@@ -155,20 +155,22 @@ class Blockwise(DifferentiableKernel):
                                 "differentiable operations, so it has no gradient; detach it before using it in a loss"
                             )
                         pairs.append((part, gradient[at]))
-            if output_gradient is not None and value is not None and of_value is not None:
+            if output_gradient is not None and value is not None and value_index is not None:
                 gradient, values = location.slice_queries(output_gradient).to(dtype), location.slice_keys(value)
                 weights, dropped = block.weights.detach(), None
                 if options.seed is not None:
                     dropped, scale = _dropped(location, inputs.dropout, options.seed)
                     weights, gradient = weights.masked_fill(dropped, 0.0), gradient * scale
-                of_weights = grouped_matmul(gradient, values.mT)
-                pairs.append((block.weights, of_weights if dropped is None else of_weights.masked_fill_(dropped, 0.0)))
-                if needed[of_value]:
+                grad_weights = grouped_matmul(gradient, values.mT)
+                pairs.append(
+                    (block.weights, grad_weights if dropped is None else grad_weights.masked_fill_(dropped, 0.0))
+                )
+                if needed[value_index]:
                     part = grouped_matmul_grad(weights, gradient, values)
-                    location.accumulate_keys(sums[of_value], part)
+                    location.accumulate_keys(sums[value_index], part)
             parts = _gradients(pairs, [query, key, *(leaves[i] for i in rules)])
             add = location.accumulate_queries, location.accumulate_keys, *(Tensor.add_ for _ in rules)
-            for accumulate, i, gradient in zip(add, (of_query, of_key, *rules), parts, strict=True):
+            for accumulate, i, gradient in zip(add, (query_index, key_index, *rules), parts, strict=True):
                 if gradient is not None:
                     accumulate(sums[i], gradient)
 
@@ -197,7 +199,7 @@ def compute_block(
     full = location.full_key_range()
     masked = location.masked_ranges(full)
     floor = lowest(scores.dtype)
-    if not score.overwritable:  # it may contain −∞, and be a tensor of the rule or one that its gradient needs
+    if not score.is_fresh_and_finite:  # it may contain −∞, and be a tensor of the rule or one that its gradient needs
         scores = scores.expand(shape).clamp(min=floor)
     elif scores.shape != shape:
         scores = scores.expand(shape).clone()
@@ -206,14 +208,14 @@ def compute_block(
     for keys, forbidden in masked:  # without autograd: softmax passes no gradient to cells of weight 0
         scores.detach()[..., keys].masked_fill_(forbidden, floor)
     weights, lse = scores.softmax(-1), None
-    if not score.overwritable or (masked and full.start == full.stop):  # rows without keys
+    if not score.is_fresh_and_finite or (masked and full.start == full.stop):  # rows without keys
         weights = weights.masked_fill(scores.detach().amax(-1, keepdim=True) <= floor, 0.0)
     if masked and scores.requires_grad:
         scores = _StopMaskedGradient.apply(scores, masked)
     if score.sinks is not None:
         weights, lse = apply_sinks(scores, weights, score.sinks[tile.heads])
     # Where a score is NaN or infinity, softmax makes masked weights NaN, too.
-    if protect_masked or ((masked or not score.overwritable) and _may_be_nan(weights)):
+    if protect_masked or ((masked or not score.is_fresh_and_finite) and _may_be_nan(weights)):
         weights = weights.masked_fill(scores.detach() <= floor, 0.0)
     return Block(weights, scores, tile, location.index, request.shape, lse)
 
@@ -229,7 +231,7 @@ def _compute(measure: Measure, block: Block) -> tuple[Any, BlockIndex]:
     return measure.compute(visible), visible.index
 
 
-class _StopMaskedGradient(Function):
+class _StopMaskedGradient(AutogradFunction):
     """Scores whose masked cells are constants: a measure's gradient for them is dropped."""
 
     @staticmethod

@@ -1,7 +1,7 @@
 """A kernel as one operator of a compiled or exported program, forward and backward.
 
 A compiler would otherwise trace the blocks one by one. The operator takes the tensors and numbers of a call, and a
-literal that says how they belong together; see `tree.Encoder`. User-defined rules cannot be encoded.
+literal that says how they belong together; see `tree.TreeEncoder`. User-defined rules cannot be encoded.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from regard.ops.kernels.results import result_layouts, unflatten
 from regard.ops.measures.base import Spec
 from regard.ops.request import AttentionRequest
 from regard.ops.rules import builtin_classes
-from regard.ops.tree import Encoder, Number, decode, tensors_in
+from regard.ops.tree import Number, TreeEncoder, decode, tensors_in
 
 _SCHEMA = "Tensor[] tensors, Scalar[] integers, Scalar[] floats, str text, str kernel, Tensor seed, int num_saved"
 
 
 def call_operator(kernel: str, inputs: KernelInputs, num_saved: int) -> tuple[Tensor | None, Measured]:
     """Call the operator, for built-in rules; where a gradient may be needed, the kernel saves so many tensors."""
-    encoder = Encoder()
+    encoder = TreeEncoder()
     text = encoder.encode(inputs)
     device = inputs.request.query.device
     seed = draw_seed(device) if inputs.dropout else torch.zeros((), dtype=torch.int64, device=device)

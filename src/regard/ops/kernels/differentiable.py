@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from regard.errors import InvalidArgument
-from regard.ops.autograd import SECOND_ORDER_MESSAGE, Function, vmap_by_loop, without_autocast
+from regard.ops.autograd import SECOND_ORDER_MESSAGE, AutogradFunction, vmap_by_loop, without_autocast
 from regard.ops.dropout import draw_seed
 from regard.ops.kernels.base import Kernel, KernelInputs, Measured, RunOptions
 from regard.ops.kernels.custom_op import call_operator
@@ -113,8 +113,8 @@ class DifferentiableKernel(Kernel):
         is_tracked = torch.is_grad_enabled() and any(map(_requires_grad, tensors))
         is_transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0  # pyright: ignore[reportPrivateUsage]
         seed = draw_seed() if inputs.dropout else None
-        finds_hidden = torch.is_grad_enabled() and not inputs.is_builtin
-        call = _Call(self, inputs, RunOptions(seed, is_tracked or is_transformed, finds_hidden), tensors)
+        checks_untracked = torch.is_grad_enabled() and not inputs.is_builtin
+        call = _Call(self, inputs, RunOptions(seed, is_tracked or is_transformed, checks_untracked), tensors)
         flat = _Forward.apply(call, *tensors) if call.options.saves else call.forward(tensors)
         assert isinstance(flat, tuple)
         output, results = (None, flat) if inputs.value is None else (flat[0], flat[1:])
@@ -155,7 +155,7 @@ class _Call:
 
     def forward(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The output, if there is a value, the tensors of the results, and those that are saved."""
-        if self.options.finds_hidden_tensors:  # so what still requires grad was not found in the tree
+        if self.options.checks_untracked_tensors:  # so what still requires grad was not found in the tree
             tensors = [tensor.detach() for tensor in tensors]
         inputs = self.with_tensors(_without_negation(tensors))
         with torch.no_grad(), without_autocast(tensors[0].device.type):
@@ -165,7 +165,7 @@ class _Call:
         return *(() if output is None else (output,)), *results.tensors(), *saved
 
 
-class _Forward(Function):
+class _Forward(AutogradFunction):
     """A call as one step of autograd: tensors go in, output, results and what is saved come out."""
 
     @staticmethod
@@ -200,7 +200,7 @@ class _Forward(Function):
         return vmap_by_loop(_Forward, info.batch_size, in_dims, inputs)
 
 
-class _Backward(Function):
+class _Backward(AutogradFunction):
     """The gradients that are needed. Differentiating them raises; else they would count as constants."""
 
     @staticmethod

@@ -29,7 +29,7 @@ def select_kernel(inputs: KernelInputs, choice: str | Kernel | None = None) -> K
     """
     if choice is None:
         for kernel in KERNELS:
-            if kernel.suits(inputs):
+            if kernel.is_suitable(inputs):
                 return SDPA if kernel is NATIVE and _sdpa_is_better(inputs) else kernel
         raise AssertionError("the kernel 'reference' computes every call")
     kernel = as_kernel(choice)
@@ -57,4 +57,4 @@ def _sdpa_is_better(inputs: KernelInputs) -> bool:
     """Whether SDPA computes the output alone faster than `native`; a compiled program plans it with the rest."""
     if inputs.measures or inputs.dropout:
         return False
-    return (torch.compiler.is_compiling() or NATIVE.is_slower_than_sdpa(inputs)) and SDPA.suits(inputs)
+    return (torch.compiler.is_compiling() or NATIVE.is_slower_than_sdpa(inputs)) and SDPA.is_suitable(inputs)

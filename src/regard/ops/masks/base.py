@@ -242,7 +242,7 @@ class MaskMod(Mask):
     """
 
     mask_mod: MaskModFunction
-    holds_code = True
+    has_python_callable = True
 
     def __repr__(self) -> str:
         return f"MaskMod({getattr(self.mask_mod, '__name__', type(self.mask_mod).__name__)})"

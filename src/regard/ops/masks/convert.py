@@ -35,7 +35,7 @@ class FlexBlockMask(Mask):
     block_size: tuple[int, int]
     lengths: tuple[int, int]
     mask_mod: MaskModFunction
-    holds_code = True
+    has_python_callable = True
 
     def __repr__(self) -> str:
         return f"FlexBlockMask({self.lengths[0]} × {self.lengths[1]})"

@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 
 from regard.checks import Checks
 from regard.errors import short_repr
-from regard.ops.autograd import Function
+from regard.ops.autograd import AutogradFunction
 from regard.ops.rules import Rule, resolve
 from regard.ops.steps import Place, Step
 from regard.ops.tile import Index, KeyRange, Shape, Tile, index_rows
@@ -94,7 +94,7 @@ class Block:
         return self.tile.kv_idx
 
     @property
-    def local_tile(self) -> Tile:
+    def matrix_tile(self) -> Tile:
         """The tile in the indices of the matrix, where `WeightMatrix.at` selected a part; positions stay."""
         tile, (batch, heads, rows, _) = self.tile, self.index
         if isinstance(tile.batch, slice) and isinstance(tile.heads, slice) and tile.rows is rows:
@@ -122,7 +122,7 @@ class Block:
         )
 
 
-class LogSumExpOfWeights(Function):
+class LogSumExpOfWeights(AutogradFunction):
     """The log-sum-exp of scores whose softmax is known: at the maximum of a row, log weight = score − lse."""
 
     generate_vmap_rule = True
@@ -141,7 +141,7 @@ class LogSumExpOfWeights(Function):
         return ctx.saved_tensors[0] * gradient[..., None], None
 
 
-class _Sinks(Function):
+class _Sinks(AutogradFunction):
     """The share of a row's mass that goes to keys, the log-sum-exp with the sink, and the share of the sink.
 
     With the highest score m and its weight P_m the share is 1 / (1 + P_m exp(z − m)), which loses no digits where
@@ -165,11 +165,11 @@ class _Sinks(Function):
         ctx.mark_non_differentiable(sink_share)
 
     @staticmethod
-    def backward(ctx: Any, of_share: Tensor, of_lse: Tensor, _: Tensor) -> tuple[Tensor, None, Tensor]:
+    def backward(ctx: Any, grad_share: Tensor, grad_lse: Tensor, _: Tensor) -> tuple[Tensor, None, Tensor]:
         weights, share, sink_share = ctx.saved_tensors
-        through_share = of_share * share * sink_share
-        of_sinks = (of_lse * sink_share - through_share).sum((0, 2))
-        return weights * (through_share + of_lse * share)[..., None], None, of_sinks
+        through_share = grad_share * share * sink_share
+        grad_sinks = (grad_lse * sink_share - through_share).sum((0, 2))
+        return weights * (through_share + grad_lse * share)[..., None], None, grad_sinks
 
 
 def apply_sinks(scores: Tensor, weights: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:

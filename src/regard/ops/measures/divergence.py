@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.checks import Checks
 from regard.errors import InvalidType
-from regard.ops.autograd import Function
+from regard.ops.autograd import AutogradFunction
 from regard.ops.measures.base import Block, Measure
 from regard.ops.measures.entropy import Entropy
 from regard.ops.steps import Place, Step
@@ -104,7 +104,7 @@ class KLDivergence(Measure, name="kl_divergence"):
             )
 
 
-class _Infinite(Function):
+class _Infinite(AutogradFunction):
     """Infinity in some rows, whose gradient is NaN, but 0 where a loss leaves them out."""
 
     generate_vmap_rule = True

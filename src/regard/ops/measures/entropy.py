@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.ops.autograd import Function
+from regard.ops.autograd import AutogradFunction
 from regard.ops.measures.base import Block, LogSumExpOfWeights, Measure
 from regard.ops.steps import Place, Step
 
@@ -55,7 +55,7 @@ def _row_dot(left: Tensor, right: Tensor) -> Tensor:
     return torch.einsum("bhrk,bhrk->bhr", left, right)
 
 
-class _Entropy(Function):
+class _Entropy(AutogradFunction):
     """H = −Σ P log P, with gradient −P (log P + H) with respect to the scores, through P included."""
 
     generate_vmap_rule = True
@@ -76,10 +76,12 @@ class _Entropy(Function):
             shifted = (scores - shift[..., None]).clamp(min=LOG_OF_ZERO)
             lse = LogSumExpOfWeights.apply(shifted, weights)
             lse = lse.masked_fill(lse.isneginf(), 0.0)
-            of_scores = (shifted + (entropy - lse)[..., None]) * weights * -gradient[..., None]
+            grad_scores = (shifted + (entropy - lse)[..., None]) * weights * -gradient[..., None]
         else:
-            of_scores = (_shifted(scores, shift) + (entropy - lse)[..., None]).mul_(weights).mul_(-gradient[..., None])
-        return of_scores, None, None, None, None
+            grad_scores = (
+                (_shifted(scores, shift) + (entropy - lse)[..., None]).mul_(weights).mul_(-gradient[..., None])
+            )
+        return grad_scores, None, None, None, None
 
 
 def _entropy_with_sink(block: Block) -> Tensor:

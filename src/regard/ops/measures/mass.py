@@ -43,7 +43,7 @@ class Mass(Measure):
             raise InvalidType(f"Mass.{error}") from None
 
     def compute(self, block: Block) -> Float[Tensor, "batch heads rows"]:
-        return torch.where(self.mask.allowed(block.local_tile), block.weights, 0.0).sum(-1)
+        return torch.where(self.mask.allowed(block.matrix_tile), block.weights, 0.0).sum(-1)
 
     def steps(self, place: Place) -> list[Step] | None:
         mask = self.mask.steps(place)

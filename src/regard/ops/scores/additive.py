@@ -76,7 +76,7 @@ class Additive(Score):
         checks.tensor("Additive.vector", self.vector, "floating-point", shapes=shapes, device=device)
 
     @property
-    def overwritable(self) -> bool:
+    def is_fresh_and_finite(self) -> bool:
         return True
 
     def workspace_per_cell(self, head_dim: int) -> int:

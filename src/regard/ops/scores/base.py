@@ -26,10 +26,10 @@ Scores = Float[Tensor, "#batch #heads #rows #keys"]
 class Score(Rule):
     """Base of all scores. A subclass defines `__call__`, and `default_scale` if that is not 1/√head_dim.
 
-    A subclass that overrides `__call__` does not inherit `overwritable` and `steps`.
+    A subclass that overrides `__call__` does not inherit `is_fresh_and_finite` and `steps`.
     """
 
-    hints: ClassVar = {"__call__": ("overwritable", "steps")}
+    hints: ClassVar = {"__call__": ("is_fresh_and_finite", "steps")}
 
     def __call__(self, query: Query, key: Key, scale: float, tile: Tile) -> Scores:
         """The scores of a block.
@@ -59,7 +59,7 @@ class Score(Rule):
         return None
 
     @property
-    def overwritable(self) -> bool:
+    def is_fresh_and_finite(self) -> bool:
         """Whether every score is finite and in a new tensor, which may be overwritten."""
         return False
 
@@ -103,8 +103,8 @@ class Sum(Score, name="_sum"):  # made by +, not by name
         return self.right.sinks if self.left.sinks is None else self.left.sinks
 
     @property
-    def overwritable(self) -> bool:
-        return self.left.overwritable and self.right.overwritable
+    def is_fresh_and_finite(self) -> bool:
+        return self.left.is_fresh_and_finite and self.right.is_fresh_and_finite
 
     def steps(self, place: Place) -> list[Step] | None:
         first, second = self.left.steps(place), self.right.steps(place)

@@ -107,7 +107,7 @@ class Alibi(Score):
         checks.tensor("Alibi.slopes", self.slopes, "floating-point", shapes={"(heads,)": shape[1:2]}, device=device)
 
     @property
-    def overwritable(self) -> bool:
+    def is_fresh_and_finite(self) -> bool:
         return True
 
 

@@ -30,7 +30,7 @@ class ScaledDotProduct(Score):
         return head_dim**-0.5
 
     @property
-    def overwritable(self) -> bool:
+    def is_fresh_and_finite(self) -> bool:
         return True
 
 
@@ -67,5 +67,5 @@ class Bilinear(Score):
         checks.tensor("Bilinear.weight", self.weight, "floating-point", shapes=shapes, device=device)
 
     @property
-    def overwritable(self) -> bool:
+    def is_fresh_and_finite(self) -> bool:
         return True

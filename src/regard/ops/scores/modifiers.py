@@ -67,8 +67,8 @@ class SoftCap(ScoreModifier):
         return [*steps, Step("soft_cap", (self.cap,))]
 
     @property
-    def overwritable(self) -> bool:
-        return self.score.overwritable
+    def is_fresh_and_finite(self) -> bool:
+        return self.score.is_fresh_and_finite
 
 
 class Sinks(ScoreModifier):
@@ -96,8 +96,8 @@ class Sinks(ScoreModifier):
         return self.score.steps(place)
 
     @property
-    def overwritable(self) -> bool:
-        return self.score.overwritable
+    def is_fresh_and_finite(self) -> bool:
+        return self.score.is_fresh_and_finite
 
     @property
     def sinks(self) -> Float[Tensor, " heads"]:

@@ -61,7 +61,7 @@ class RelativeKey(Score):
         return [Step("add_relative", (reach,), lambda: (with_four_axes(self.table.to(place.dtype)),))]
 
     @property
-    def overwritable(self) -> bool:
+    def is_fresh_and_finite(self) -> bool:
         return True
 
     def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.native.library import DTYPES, Call, MeasureCall, Strided, strided
-from regard.ops.kernels.base import KernelInputs, hidden_tensor_error
+from regard.ops.kernels.base import KernelInputs, untracked_tensor_error
 from regard.ops.kernels.native.pack import MAX_SEPARATE_COLUMNS, Packer
 from regard.ops.request import AttentionRequest
 from regard.ops.rules import Rule
@@ -42,15 +42,15 @@ def has_gradients(inputs: KernelInputs, needed: Sequence[bool]) -> bool:
         return all(_has_gradients(step, inputs.request) for _, step in _steps_with_gradients(inputs))
 
 
-def check_hidden_tensors(inputs: KernelInputs) -> None:
+def check_untracked_tensors(inputs: KernelInputs) -> None:
     """Raise if a tensor requires grad that is not in the tree of the inputs, whose own tensors are detached."""
     score = inputs.request.score
     with torch.enable_grad():
         if score.sinks is not None and score.sinks.requires_grad:
-            raise hidden_tensor_error("score", score)
+            raise untracked_tensor_error("score", score)
         for rule, step in _steps_with_gradients(inputs):
             if any(tensor is not None and tensor.requires_grad for tensor in step.tensors()):
-                raise hidden_tensor_error(rule.base.__name__.lower(), rule)
+                raise untracked_tensor_error(rule.base.__name__.lower(), rule)
 
 
 def _steps_with_gradients(inputs: KernelInputs) -> Iterator[tuple[Rule, Step]]:
@@ -159,7 +159,7 @@ class BackwardCall:
         seed: int,
     ) -> None:
         first = _first_rule(inputs)
-        *of_value, of_query, of_key = needed[:first]
+        *needs_value, needs_query, needs_key = needed[:first]
         of_rules = any(needed[first:])
         if of_rules:
             inputs = _with_leaves(inputs, needed)
@@ -177,13 +177,13 @@ class BackwardCall:
             measures = self._measures(inputs, result_gradients)
             matrix = packer.matrix(inputs)
             sinks = packer.gradient("sinks", request.score.sinks)
-        self._query = self._allocate(request.query, of_query)
-        self._key, keys_by_chunk = self._allocate_by_chunk(request.key, of_key)
+        self._query = self._allocate(request.query, needs_query)
+        self._key, keys_by_chunk = self._allocate_by_chunk(request.key, needs_key)
         self._value = values_by_chunk = None
         if value is not None and output_gradient is None:
-            self._value = torch.zeros_like(value, dtype=torch.float32) if of_value[0] else None
+            self._value = torch.zeros_like(value, dtype=torch.float32) if needs_value[0] else None
         elif value is not None:
-            self._value, values_by_chunk = self._allocate_by_chunk(value, of_value[0])
+            self._value, values_by_chunk = self._allocate_by_chunk(value, needs_value[0])
         self.call = Call(
             matrix=matrix,
             value_heads=heads if value is None else value.shape[1],

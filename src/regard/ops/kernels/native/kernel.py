@@ -15,7 +15,7 @@ from regard.ops.kernels.base import KernelInputs, RunOptions
 from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.differentiable import DifferentiableKernel, ForwardResult
 from regard.ops.kernels.native.choices import is_sdpa_faster, steps_for
-from regard.ops.kernels.native.gradients import BackwardCall, check_hidden_tensors, has_gradients
+from regard.ops.kernels.native.gradients import BackwardCall, check_untracked_tensors, has_gradients
 from regard.ops.kernels.native.pack import Packer, unsupported_rules
 from regard.ops.kernels.results import MeasureResults
 from regard.ops.measures.base import Spec
@@ -77,8 +77,8 @@ class Native(DifferentiableKernel):
         return ((inputs.request.shape[:3], torch.float32),)
 
     def forward(self, inputs: KernelInputs, options: RunOptions) -> ForwardResult:
-        if options.finds_hidden_tensors:
-            check_hidden_tensors(inputs)
+        if options.checks_untracked_tensors:
+            check_untracked_tensors(inputs)
         query, value, results = inputs.request.query, inputs.value, MeasureResults(inputs)
         output = None if value is None else value.new_empty(*query.shape[:3], value.shape[3])
         packer = Packer()  # holds the tensors that the call points to
