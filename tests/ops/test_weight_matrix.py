@@ -158,8 +158,8 @@ def test_a_kernel_may_be_named_and_must_be_able_to_compute_what_is_read():
     (first,) = torch.autograd.grad(entropy.sum(), query, create_graph=True)
     (second,) = torch.autograd.grad(first.square().sum(), query)  # which no other kernel has
     assert second.abs().max() > 0
-    with pytest.raises(InvalidArgument, match="kernel: unknown name 'refrence', did you mean 'reference'"):
-        weights(query, key, kernel="refrence")
+    with pytest.raises(InvalidArgument, match="kernel: unknown name 'blokwise', did you mean 'blockwise'"):
+        weights(query, key, kernel="blokwise")
     W = weights(query, key, kernel="sdpa")
     with pytest.raises(KernelNotSupported, match=r"cannot compute this call: .* measure Entropy"):
         W.entropy()
