@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from helpers.ops.cases import MASKS, allowed, masks
 from regard.ops.kernels.blocks import block_key_ranges
@@ -119,3 +121,22 @@ def test_examples():
     assert [part[0, 0].tolist() for part in block_key_ranges(request, 3)] == [[2, 4], [6, 6], [3, 0], [6, 0]]
     request = request_of(~Window(-2, None), shape=(1, 1, 6, 6))
     assert [part[0, 0].tolist() for part in block_key_ranges(request, 3)] == [[0, 0], [4, 6], [0, 0], [2, 5]]
+
+
+def test_the_ranges_of_tiles_read_the_tensors_of_a_mask_once(subtests):
+    """Each time, a GPU would have to be waited for."""
+    reading = {Tensor.tolist, Tensor.cpu, Tensor.item, Tensor.__bool__, Tensor.__int__}
+
+    class Reads(TorchFunctionMode):
+        count = 0
+
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            self.count += func in reading
+            return func(*args, **kwargs or {})
+
+    cases = masks(*SHAPE)
+    for name in ("lengths", "padding", "prefixes", "documents", "documents of each", "spans", "spans of heads"):
+        with subtests.test(mask=name):
+            with Reads() as reads:
+                cases[name].summarize()
+            assert reads.count == 1

@@ -69,7 +69,7 @@ class Documents(Mask):
         queries = self.document_ids if self.query_document_ids is None else self.query_document_ids
         of_key, of_query = (torch.atleast_2d(ids.to(torch.int64)) for ids in (self.document_ids, queries))
         ranges = document_ranges(of_query.where(of_query >= 0, -2), of_key.clamp(min=-1))
-        starts, stops, full_starts, _ = (part.cpu() for part in ranges)
+        starts, stops, full_starts = torch.stack(ranges[:3]).cpu()
         return starts, stops, full_starts == starts
 
     def key_range(self, tile: Tile) -> KeyRange:

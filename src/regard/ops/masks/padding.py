@@ -65,7 +65,8 @@ class Padding(Mask):
         has_real, has_padding = value.any(1), ~value.all(1)
         start = real.argmax(1)
         stop = (keys - real.flip(1).argmax(1)).where(has_real, 0)
-        return start.tolist(), stop.tolist(), real.argmin(1).where(has_padding, keys).tolist()
+        start, stop, leading = torch.stack((start, stop, real.argmin(1).where(has_padding, keys))).tolist()
+        return start, stop, leading
 
     def key_range(self, tile: Tile) -> KeyRange:
         starts, stops, _ = tile.summary(self)

@@ -64,7 +64,7 @@ class Spans(Mask):
 
     def summarize(self) -> tuple[Int[Tensor, " queries"], ...]:
         """Per query, on the CPU: first key, one past the last, and the same of the range that all heads see whole."""
-        starts, stops = self.starts.cpu().to(torch.int64), self.stops.cpu().to(torch.int64)
+        starts, stops = torch.stack((self.starts, self.stops)).cpu().to(torch.int64)
         empty = stops <= starts
         first = starts.masked_fill(empty, torch.iinfo(torch.int64).max).amin((0, 1, 3))
         last = stops.masked_fill(empty, 0).amax((0, 1, 3))
