@@ -16,7 +16,6 @@ from regard.ops import WeightMatrix
 from regard.ops.kernels.base import KernelInputs
 from regard.ops.kernels.dispatch import select_kernel
 from regard.ops.masks import DenseMask, Mask, Spans, to_dense, to_spans
-from regard.ops.matrix import evaluate
 from regard.ops.measures import Measure
 from regard.ops.request import AttentionRequest
 from regard.ops.scores import Bias
@@ -27,9 +26,6 @@ from regard.ops.tree import tensors_in
 Continuation = Literal["new_tokens", "new_queries", "chunk"]
 """How a call continues the earlier calls of its layer: with new tokens, because the KV cache grew; with new queries of
 the same keys; or with a chunk of the sequence that attends to itself alone."""
-
-FUSING_KERNELS = {"native", "triton"}
-"""Names of the kernels that compute output and measures in one pass, and the output as fast as SDPA."""
 
 
 @dataclass(eq=False)
@@ -108,10 +104,11 @@ class AttentionCall:
         if value is not None and value.dtype == request.query.dtype and value.shape[:3] == request.key.shape[:3]:
             inputs = KernelInputs(value, request, measures)
             kernel = select_kernel(inputs)
-            if kernel.name in FUSING_KERNELS:
+            if kernel.fuses_measures:
                 output, results = kernel.run(inputs)
                 return results, output
-        return evaluate(request, measures), None
+        inputs = KernelInputs(None, request, measures)
+        return select_kernel(inputs).run(inputs)[1], None
 
     def select_heads(self, heads: Sequence[int]) -> AttentionCall:
         """Some heads, each with a key head of its own."""

@@ -106,6 +106,7 @@ class Kernel:
         needs_equal_dtypes: Whether the value must have the dtype of query and key.
         has_dropout: Whether it drops weights.
         has_selections: Whether it computes a selection of batch entries, heads or queries, as `WeightMatrix.at` makes.
+        fuses_measures: Whether it computes output and measures in one pass, and the output about as fast as SDPA.
         propagates_nan: Whether NaN reaches each row that may attend to it, and results that depend on others stay.
         tolerances: By dtype of a result, the largest difference from the definition that rounding explains, relative
             to its largest entry or 1; several times what is usual.
@@ -124,6 +125,7 @@ class Kernel:
     needs_equal_dtypes: ClassVar[bool] = False
     has_dropout: ClassVar[bool] = True
     has_selections: ClassVar[bool] = True
+    fuses_measures: ClassVar[bool] = False
     propagates_nan: ClassVar[bool] = True
     tolerances: ClassVar[Mapping[torch.dtype, float]] = {
         torch.float64: 1e-11,

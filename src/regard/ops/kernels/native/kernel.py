@@ -41,6 +41,7 @@ class Native(DifferentiableKernel):
     description = "C++ for CPUs: output and measures in one pass"
     devices = ("cpu",)
     dtypes = tuple(DTYPES)
+    fuses_measures = True
     fallback = Blockwise()
 
     level: str | None = None

@@ -67,6 +67,7 @@ class Triton(DifferentiableKernel):
     needs_equal_dtypes = True
     has_dropout = False
     has_selections = False
+    fuses_measures = True
     fallback = Blockwise()
 
     def __init__(self) -> None:
