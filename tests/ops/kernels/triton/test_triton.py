@@ -68,7 +68,7 @@ def test_triton_is_not_imported_with_the_package():
         ({"dropout": 0.5}, "it has no dropout"),
         ({"mask": Padding(torch.ones(2, 5, dtype=torch.bool))}, "it supports Padding with lengths only"),
         ({"mask": Causal() & Padding(torch.tensor([1, 2]))}, "it does not support the mask And"),
-        ({"width": 257}, "it supports head_dim and value_dim up to 256, not 257 and 8"),
+        ({"width": 257}, "it supports head_dim and value_dim up to 256, not 257 and 257"),
         ({"value": QUERY.half()}, "the value is torch.float16, the query is torch.float32"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
