@@ -21,7 +21,7 @@ from regard.ops.kernels.sdpa import Sdpa
 
 @pytest.fixture(autouse=True)
 def _few(monkeypatch):
-    few = [case for case in cases.CASES if case.name in ("causal", "grouped-query heads")]
+    few = [case for case in cases.CASES if case.name in ("causal, square", "grouped")]
     monkeypatch.setattr(cases, "CASES", few)
     monkeypatch.setattr(speed, "SIZES", ((2, 16),))
     monkeypatch.setattr(speed, "MIN_SECONDS", 0.0)
@@ -80,7 +80,7 @@ def test_a_broken_kernel_is_reported_with_code_1(regard):
     assert (done.code, done.err) == (1, "")
     lines = [line for line in done.out.splitlines() if line.startswith(" kernel sdpa, case ")]
     assert len(lines) == 2 * 4  # cases, dtypes
-    assert lines[1].startswith(" kernel sdpa, case 'grouped-query heads', float32: ")
+    assert lines[1].startswith(" kernel sdpa, case 'grouped', float32: ")
     assert " differs by 2.5e-01, tolerance 2e-05" in lines[1]
     assert "kernel reference" not in done.out
     assert " results are wrong" in done.out

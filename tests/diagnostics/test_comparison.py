@@ -7,7 +7,8 @@ from math import inf
 import pytest
 import torch
 
-from regard.diagnostics.cases import CASES, CheckCase
+from regard.diagnostics.calls import TOLERANCES
+from regard.diagnostics.cases import CASES, MASKS, SHAPES, Case
 from regard.diagnostics.comparison import Difference, compare, dtypes_of, runs_on
 from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.dispatch import KERNELS
@@ -38,7 +39,7 @@ def test_every_kernel_is_compared_and_the_cases_differ():
 
 
 def test_every_measure_is_compared():
-    measures = {type(measure) for measure in CASES[0].measures(CPU).values()}
+    measures = {type(measure) for measure in CASES[0].measures(5, 5).values()}
     left_out = {cls.__name__ for cls in registered(Measure).values() if cls.builtin and cls not in measures}
     assert left_out == {"KLDivergence"}  # which compares two matrices
 
@@ -46,24 +47,24 @@ def test_every_measure_is_compared():
 @pytest.mark.parametrize(
     ("broken", "expected"),
     [
-        (lambda output: output * 1.001, "kernel sdpa, case 'no mask', float32: output differs by "),
-        (lambda output: output * torch.nan, "kernel sdpa, case 'no mask', float32: output differs by inf"),
-        (lambda output: output[:1], "kernel sdpa, case 'no mask', float32: output differs by inf"),
+        (lambda output: output * 1.001, "kernel sdpa, case 'square', float32: output differs by "),
+        (lambda output: output * torch.nan, "kernel sdpa, case 'square', float32: output differs by inf"),
+        (lambda output: output[:1], "kernel sdpa, case 'square', float32: output differs by inf"),
     ],
     ids=["slightly", "nan", "shape"],
 )
 def test_a_wrong_output_is_found(monkeypatch, broken, expected):
     run = Sdpa.run
     monkeypatch.setattr(Sdpa, "run", lambda self, inputs: (broken(run(self, inputs)[0]), {}))
-    wrong = [each for each in compare(Sdpa(), SOME["no mask"], torch.float32, CPU) if each.is_wrong]
+    wrong = [each for each in compare(Sdpa(), SOME["square"], torch.float32, CPU) if each.is_wrong]
     assert str(wrong[0]).startswith(expected)
 
 
 def test_a_wrong_gradient_is_found(monkeypatch):
     backward = Blockwise.backward
     monkeypatch.setattr(Blockwise, "backward", lambda self, *rest: [part * 1.001 for part in backward(self, *rest)])
-    wrong = [each for each in compare(Blockwise(), SOME["bias"], torch.float32, CPU) if each.is_wrong]
-    assert {each.result for each in wrong} == {f"gradient of {name}" for name in ("query", "key", "value", "score")}
+    wrong = [each for each in compare(Blockwise(), SOME["score bias"], torch.float32, CPU) if each.is_wrong]
+    assert {each.result for each in wrong} == {f"gradient of {name}" for name in ("query", "key", "value", "b")}
 
 
 def test_a_wrong_measure_is_found(monkeypatch):
@@ -75,7 +76,7 @@ def test_a_wrong_measure_is_found(monkeypatch):
         return found
 
     monkeypatch.setattr(Native, "forward", wrong_forward)
-    case = SOME["129 queries, 65 keys"]
+    case = SOME["one more than blocks"]
     found = compare(Native(), case, torch.bfloat16, CPU)
     if not runs_on(Native(), CPU):
         pytest.skip("native is not available")
@@ -87,9 +88,9 @@ def test_an_error_is_a_difference(monkeypatch):
         raise RuntimeError("no such instruction")
 
     monkeypatch.setattr(Sdpa, "run", fail)
-    (found,) = compare(Sdpa(), SOME["causal"], torch.bfloat16, CPU)
+    (found,) = compare(Sdpa(), SOME["causal, square"], torch.bfloat16, CPU)
     assert found.is_wrong
-    assert str(found) == "kernel sdpa, case 'causal', bfloat16: RuntimeError: no such instruction"
+    assert str(found) == "kernel sdpa, case 'causal, square', bfloat16: RuntimeError: no such instruction"
     assert found.as_dict()["difference"] == "inf"
 
 
@@ -98,21 +99,21 @@ def test_kernels_that_do_not_run_here():
     assert not runs_on(Native(), torch.device("cuda"))
     missing = Native(level="none")
     assert not runs_on(missing, CPU)
-    assert compare(missing, SOME["causal"], torch.float32, CPU) == []
+    assert compare(missing, SOME["causal, square"], torch.float32, CPU) == []
 
 
 def test_mps_has_no_float64():
     assert torch.float64 not in dtypes_of(Reference(), torch.device("mps"))
-    assert set(dtypes_of(Reference(), CPU)) == set(Reference.tolerances)
+    assert set(dtypes_of(Reference(), CPU)) == set(TOLERANCES)
 
 
 def test_a_case_that_a_kernel_does_not_support_is_left_out():
-    assert compare(Sdpa(), SOME["bias"], torch.float32, CPU) == []
-    assert compare(Native(), SOME["no mask"], torch.float64, CPU) == []
+    assert compare(Sdpa(), SOME["score bias"], torch.float32, CPU) == []
+    assert compare(Native(), SOME["square"], torch.float64, CPU) == []
 
 
 def test_infinity_in_another_place_is_wrong(monkeypatch):
-    case = CheckCase("empty", mask=SOME["padding, one sequence empty"].mask)
+    case = Case("empty", MASKS["lengths"], shape=SHAPES["many lengths"])
     forward = Blockwise.forward
 
     def wrong_forward(self, inputs, options):

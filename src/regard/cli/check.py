@@ -99,7 +99,7 @@ def _compare(device: torch.device) -> list[Difference]:
         with progress("comparing kernels with the definition", len(CASES), "cases") as advance:
             for case in CASES:
                 # The threads of a small call wait for each other on a busy machine.
-                torch.set_num_threads(threads if case.queries * case.keys >= MIN_CELLS_OF_THREADS else 1)
+                torch.set_num_threads(threads if case.shape.queries * case.shape.keys >= MIN_CELLS_OF_THREADS else 1)
                 for kernel in kernels:
                     for dtype in dtypes_of(kernel, device):
                         differences += compare(kernel, case, dtype, device)
@@ -147,11 +147,11 @@ def _print_differences(differences: Sequence[Difference], wrong: Sequence[Differ
     from rich.table import Table
     from rich.text import Text
 
-    from regard.ops.kernels.base import Kernel
+    from regard.diagnostics.calls import TOLERANCES
     from regard.ops.kernels.dispatch import KERNELS
 
     console, largest = Console(), _largest(differences)
-    dtypes = [str(dtype).removeprefix("torch.") for dtype in Kernel.tolerances]
+    dtypes = [str(dtype).removeprefix("torch.") for dtype in TOLERANCES]
     console.print(Text("largest difference from the definition, relative to the largest entry", style="bold"))
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column(" kernel", no_wrap=True)

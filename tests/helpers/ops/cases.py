@@ -1,14 +1,13 @@
 """Every mask, score and measure, with a user's own of each: the library's rule beside the definition's formula.
 
-A case holds plain tensors and numbers. The library's rule and the formula are each made from them, and from nothing
-that the other has made.
+The library's rules are those of `regard.diagnostics.cases`. A case holds plain tensors and numbers. The rule and the
+formula are each made from them, and from nothing that the other has made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any
 
 import torch
@@ -17,47 +16,21 @@ from torch.nn.attention.flex_attention import create_block_mask
 from torch.nn.functional import leaky_relu
 
 from helpers.ops import dense_reference as d
+from regard.diagnostics import cases
+from regard.diagnostics.calls import Tensors
+from regard.diagnostics.cases import MaskCase, Parameters, ScoreCase
 from regard.ops.kernels.base import Kernel
 from regard.ops.kernels.blocks import CPU
 from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.dispatch import KERNELS
-from regard.ops.masks import Causal, Documents, Mask, Neighbours, Padding, Prefix, Spans, Window
+from regard.ops.masks import Mask
 from regard.ops.masks.base import as_mask, find_part
-from regard.ops.measures import (
-    Block,
-    BlockMean,
-    Diagonal,
-    DistanceHistogram,
-    Entropy,
-    GroupPool,
-    LogSumExp,
-    Mass,
-    Max,
-    MeanDistance,
-    Measure,
-    Received,
-    TopK,
-)
-from regard.ops.scores import (
-    Additive,
-    Alibi,
-    Bias,
-    Bilinear,
-    RelativeKey,
-    ScaledDotProduct,
-    Score,
-    Sinks,
-    SoftCap,
-    T5RelativeBias,
-)
+from regard.ops.measures import Block, Measure
+from regard.ops.scores import ScaledDotProduct, Score
 from regard.ops.tile import Tile
 from regard.ops.tree import subtrees
 
 CPU_KERNELS = tuple(kernel for kernel in KERNELS if kernel.devices is None or "cpu" in kernel.devices)
-
-Parameters = dict[str, Any]
-"""What a case is made of: tensors and numbers by name."""
-Tensors = dict[str, Tensor]
 
 
 class EveryThird(Mask):
@@ -65,11 +38,6 @@ class EveryThird(Mask):
 
     def allowed(self, tile: Tile) -> Tensor:
         return (tile.q_pos + tile.kv_idx) % 3 == 0
-
-
-def alternate(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """A user's mask as a function of indices."""
-    return (batch + head + query + key) % 2 == 0
 
 
 def _banded(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -106,157 +74,87 @@ class Cosine(Score):
         return cosine * self.temperature[tile.heads].to(query.dtype)[:, None, None]
 
 
-@dataclass(frozen=True)
-class MaskCase:
-    """A mask."""
-
-    rule: Callable[[Parameters], Any]
-    """The library's, or what becomes one."""
-    visible: Callable[[Parameters, d.Grid], Tensor]
-    """The definition: a bool that broadcasts to (batch, heads, queries, keys)."""
-    parameters: Callable[[int, int, int, int], Parameters] = lambda batch, heads, queries, keys: {}
-    """From batch, heads, queries and keys."""
-
-
-def _generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def _numbers(below: int, *shape: int, seed: int) -> Tensor:
-    return torch.randint(0, below, shape, generator=_generator(seed))
-
-
-def _chance(probability: float, *shape: int, seed: int) -> Tensor:
-    return torch.rand(shape, generator=_generator(seed)) < probability
-
-
-def _lengths(batch: int, keys: int) -> Tensor:
-    """Most keys, all, none, one, all but one."""
-    kinds = (2 * keys + 2) // 3, keys, 0, 1, keys - 1
-    return torch.tensor([kinds[number % len(kinds)] for number in range(batch)])
-
-
-def _edges(queries: int, keys: int) -> Tensor:
-    """In no order, and some of them twice."""
-    edges = torch.stack((_numbers(queries, 3 * queries, seed=7), _numbers(keys, 3 * queries, seed=8)))
-    return torch.cat((edges, edges[:, : queries // 2]), 1)
-
-
-def _ranges(batch: int, heads: int, queries: int, keys: int, count: int) -> Parameters:
-    starts, stops = _numbers(keys + 1, 2, batch, heads, queries, count, seed=9)
-    return {"starts": starts, "stops": stops}
-
-
-MASKS: dict[str, MaskCase] = {
-    "none": MaskCase(lambda p: None, lambda p, at: torch.ones(1, dtype=torch.bool)),
-    "causal": MaskCase(lambda p: Causal(), lambda p, at: d.causal(at)),
-    "window": MaskCase(lambda p: Window(4, 2), lambda p, at: d.window(at, 4, 2)),
-    "past": MaskCase(lambda p: Window(None, -1), lambda p, at: d.window(at, None, -1)),
-    "future": MaskCase(lambda p: Window(-1, None), lambda p, at: d.window(at, -1, None)),
-    "lengths": MaskCase(
-        lambda p: Padding(p["lengths"]),
-        lambda p, at: d.shorter(at, p["lengths"]),
-        lambda b, h, n, m: {"lengths": _lengths(b, m)},
-    ),
-    "padding": MaskCase(
-        lambda p: Padding(p["real"]),
-        lambda p, at: p["real"][:, None, None],
-        lambda b, h, n, m: {"real": _chance(0.7, b, m, seed=5)},
-    ),
-    "prefix": MaskCase(lambda p: Prefix(3), lambda p, at: d.causal(at) | (at.key < 3)),
-    "prefixes": MaskCase(
-        lambda p: Prefix(p["lengths"]),
-        lambda p, at: d.causal(at) | d.shorter(at, p["lengths"]),
-        lambda b, h, n, m: {"lengths": _lengths(b, m) // 2},
-    ),
-    "documents": MaskCase(
-        lambda p: Documents(p["ids"]),
-        lambda p, at: d.same_document(d.at_position(at, p["ids"]), p["ids"][None]),
-        lambda b, h, n, m: {"ids": torch.arange(m) // 7 - (torch.arange(m) < 2).int()},
-    ),
-    "documents of each": MaskCase(
-        lambda p: Documents(p["of keys"], p["of queries"]),
-        lambda p, at: d.same_document(p["of queries"], p["of keys"]),
-        lambda b, h, n, m: {"of keys": _numbers(4, b, m, seed=5) - 1, "of queries": _numbers(4, b, n, seed=6) - 1},
-    ),
-    "spans": MaskCase(
-        lambda p: Spans(p["starts"], p["stops"]),
-        lambda p, at: d.in_ranges(at, p["starts"], p["stops"]),
-        lambda b, h, n, m: _ranges(b, 1, n, m, 2),
-    ),
-    "spans of heads": MaskCase(
-        lambda p: Spans(p["starts"], p["stops"]),
-        lambda p, at: d.in_ranges(at, p["starts"], p["stops"]),
-        lambda b, h, n, m: _ranges(1, h, n, m, 1),
-    ),
-    "neighbours": MaskCase(
-        lambda p: Neighbours(*p["edges"]),
-        lambda p, at: d.linked(at, p["edges"]),
-        lambda b, h, n, m: {"edges": _edges(n, m)},
-    ),
-    "neighbours and": MaskCase(
-        lambda p: Causal() & Neighbours(*p["edges"]) & Padding(p["lengths"]),
-        lambda p, at: d.causal(at) & d.linked(at, p["edges"]) & d.shorter(at, p["lengths"]),
-        lambda b, h, n, m: {"edges": _edges(n, m), "lengths": _lengths(b, m)},
-    ),
-    "no edges": MaskCase(
-        lambda p: Neighbours(*torch.zeros(2, 0, dtype=torch.int64)), lambda p, at: torch.zeros(1, dtype=torch.bool)
-    ),
-    "function": MaskCase(lambda p: alternate, lambda p, at: (at.batch + at.head + at.query + at.key).remainder(2) == 0),
-    "and": MaskCase(
-        lambda p: Causal() & Padding(p["lengths"]) & Window(6, None),
-        lambda p, at: d.causal(at) & d.shorter(at, p["lengths"]) & d.window(at, 6, None),
-        lambda b, h, n, m: {"lengths": _lengths(b, m)},
-    ),
-    "or": MaskCase(
-        lambda p: Window(2, 0) | Padding(p["lengths"]),
-        lambda p, at: d.window(at, 2, 0) | d.shorter(at, p["lengths"]),
-        lambda b, h, n, m: {"lengths": torch.full((b,), min(3, m))},
-    ),
-    "not": MaskCase(lambda p: ~Window(3, 1), lambda p, at: ~d.window(at, 3, 1)),
-    "not causal": MaskCase(lambda p: ~Causal(), lambda p, at: at.key > at.position),
-    "not padding": MaskCase(
-        lambda p: ~(Padding(p["lengths"]) & Padding(p["lengths"])),
-        lambda p, at: ~d.shorter(at, p["lengths"]),
-        lambda b, h, n, m: {"lengths": _lengths(b, m)},
-    ),
-    "own": MaskCase(lambda p: EveryThird(), lambda p, at: (at.position + at.key).remainder(3) == 0),
-    "nothing": MaskCase(lambda p: torch.zeros(1, 1, dtype=torch.bool), lambda p, at: torch.zeros(1, dtype=torch.bool)),
-    "empty rows": MaskCase(
-        lambda p: p["cells"],
-        lambda p, at: p["cells"],
-        lambda b, h, n, m: {"cells": torch.arange(n)[:, None] % 4 != 1},
-    ),
-    "dense of keys": MaskCase(
-        lambda p: p["cells"], lambda p, at: p["cells"], lambda b, h, n, m: {"cells": _chance(0.7, m, seed=5)}
-    ),
-    "dense": MaskCase(
-        lambda p: p["cells"], lambda p, at: p["cells"], lambda b, h, n, m: {"cells": _chance(0.6, b, h, n, m, seed=6)}
-    ),
+OWN_MASKS = {
+    "own": MaskCase(lambda p: EveryThird()),
     "block mask": MaskCase(
         lambda p: create_block_mask(_banded, None, None, p["queries"], p["keys"], device="cpu", BLOCK_SIZE=16),
-        lambda p, at: (at.key >= at.query // 3) & (at.key < at.query // 3 + 20),
         lambda b, h, n, m: {"queries": n, "keys": m},
     ),
 }
+"""Classes of a user and of torch."""
+
+VISIBLE: dict[str, Callable[[Parameters, d.Grid], Tensor]] = {
+    "none": lambda p, at: torch.ones(1, dtype=torch.bool),
+    "causal": lambda p, at: d.causal(at),
+    "window": lambda p, at: d.window(at, 4, 2),
+    "past": lambda p, at: d.window(at, None, -1),
+    "future": lambda p, at: d.window(at, -1, None),
+    "lengths": lambda p, at: d.shorter(at, p["lengths"]),
+    "padding": lambda p, at: p["real"][:, None, None],
+    "prefix": lambda p, at: d.causal(at) | (at.key < 3),
+    "prefixes": lambda p, at: d.causal(at) | d.shorter(at, p["lengths"]),
+    "documents": lambda p, at: d.same_document(d.at_position(at, p["ids"]), p["ids"][None]),
+    "documents of each": lambda p, at: d.same_document(p["of queries"], p["of keys"]),
+    "spans": lambda p, at: d.in_ranges(at, p["starts"], p["stops"]),
+    "spans of heads": lambda p, at: d.in_ranges(at, p["starts"], p["stops"]),
+    "neighbours": lambda p, at: d.linked(at, p["edges"]),
+    "neighbours and": lambda p, at: d.causal(at) & d.linked(at, p["edges"]) & d.shorter(at, p["lengths"]),
+    "no edges": lambda p, at: torch.zeros(1, dtype=torch.bool),
+    "function": lambda p, at: (at.batch + at.head + at.query + at.key).remainder(2) == 0,
+    "and": lambda p, at: d.causal(at) & d.shorter(at, p["lengths"]) & d.window(at, 6, None),
+    "or": lambda p, at: d.window(at, 2, 0) | d.shorter(at, p["lengths"]),
+    "not": lambda p, at: ~d.window(at, 3, 1),
+    "not causal": lambda p, at: at.key > at.position,
+    "not padding": lambda p, at: ~d.shorter(at, p["lengths"]),
+    "nothing": lambda p, at: torch.zeros(1, dtype=torch.bool),
+    "empty rows": lambda p, at: p["cells"],
+    "dense of keys": lambda p, at: p["cells"],
+    "dense": lambda p, at: p["cells"],
+    "own": lambda p, at: (at.position + at.key).remainder(3) == 0,
+    "block mask": lambda p, at: (at.key >= at.query // 3) & (at.key < at.query // 3 + 20),
+}
+"""The definition of each mask: a bool that broadcasts to (batch, heads, queries, keys)."""
+
+MASKS: dict[str, MaskCase] = cases.MASKS | OWN_MASKS
 """By name."""
 
 AS_LARGE_AS_THE_MATRIX = ("dense", "block mask")
 """At least while they are made; they are left out where the matrix is large."""
 
+Formula = Callable[[Tensors, Tensor, Tensor, Tensor, float], Tensor]
+"""From tensors, query, key (a head for each query head), key − position, and the scale."""
 
-@dataclass(frozen=True)
-class Case:
-    """A score; what its tensors are by name, one named sinks takes part in the softmax."""
+FORMULAS: dict[str, Formula] = {
+    "scaled_dot": lambda t, q, k, x, s: d.dot(q, k, s),
+    "bilinear": lambda t, q, k, x, s: d.bilinear(q, k, t["w"], s),
+    "bilinear of heads": lambda t, q, k, x, s: d.bilinear(q, k, t["w"], s),
+    "additive": lambda t, q, k, x, s: d.additive(q, k, t["v"], s, torch.tanh),
+    "additive as in GAT": lambda t, q, k, x, s: d.additive(q, k, t["v"], s, lambda sums: leaky_relu(sums, 0.2)),
+    "soft_cap": lambda t, q, k, x, s: d.soft_cap(d.dot(q, k, s), 1.5),
+    "bias": lambda t, q, k, x, s: d.dot(q, k, s) + t["b"],
+    "bias that forbids": lambda t, q, k, x, s: d.dot(q, k, s) + t["b"],
+    "bias of keys alone": lambda t, q, k, x, s: t["b"].expand(*q.shape[:3], -1),
+    "alibi": lambda t, q, k, x, s: d.dot(q, k, s) + d.alibi(t["m"], x),
+    "t5_bias": lambda t, q, k, x, s: d.dot(q, k, s) + d.t5_bias(t["t"], x, 20, True),
+    "t5_bias of the past": lambda t, q, k, x, s: d.dot(q, k, s) + d.t5_bias(t["t"], x, 128, False),
+    "relative": lambda t, q, k, x, s: d.dot(q, k, s) + d.relative(q, t["a"], x, s),
+    "relative of heads": lambda t, q, k, x, s: d.relative(q, t["a"], x, s),
+    "sinks": lambda t, q, k, x, s: d.dot(q, k, s),
+    "several": lambda t, q, k, x, s: d.soft_cap(d.dot(q, k, s), 2.0) + t["b"] + d.alibi(t["m"], x),
+    "own": lambda t, q, k, x, s: d.cosine(q, k, t["t"]),
+}
+"""The definition of each score, before the mask."""
 
-    rule: Callable[[Tensors], Score | None]
-    """The library's."""
-    formula: Callable[[Tensors, Tensor, Tensor, Tensor, float], Tensor]
-    """The definition, from tensors, query, key (a head for each query head), key − position, and the scale."""
-    tensors: Callable[[int, int, int, int], Tensors] = lambda heads, queries, keys, dim: {}
-    """From heads, queries, keys and head_dim."""
+UNSCALED = {"bilinear", "bilinear of heads", "additive", "additive as in GAT", "bias of keys alone"}
+"""Whose scale is 1 if none is given, and not 1/√head_dim."""
+
+
+@dataclass(frozen=True, eq=False)
+class Case(ScoreCase):
+    """A score and its definition."""
+
+    formula: Formula = FORMULAS["scaled_dot"]
     scaled: bool = True
-    """Whether the scale is 1/√head_dim if none is given, and not 1."""
 
     def dense(
         self, tensors: Tensors, query: Tensor, key: Tensor, distance: Tensor, scale: float | None = None
@@ -267,93 +165,14 @@ class Case:
         return self.formula(tensors, query, key, distance, scale)
 
 
-def _random(*shape: int, seed: int = 3) -> Tensor:
-    return torch.randn(shape, generator=_generator(seed), dtype=torch.float64)
-
+OWN_SCORE = ScoreCase(
+    lambda t: Cosine(t["t"]),
+    lambda h, n, m, dim: {"t": torch.randn(h, generator=torch.Generator().manual_seed(3), dtype=torch.float64)},
+)
 
 SCORES: dict[str, Case] = {
-    "scaled_dot": Case(lambda t: None, lambda t, q, k, x, s: d.dot(q, k, s)),
-    "bilinear": Case(
-        lambda t: Bilinear(t["w"]),
-        lambda t, q, k, x, s: d.bilinear(q, k, t["w"], s),
-        lambda h, n, m, dim: {"w": _random(dim, dim) / dim},
-        scaled=False,
-    ),
-    "bilinear of heads": Case(
-        lambda t: Bilinear(t["w"]),
-        lambda t, q, k, x, s: d.bilinear(q, k, t["w"], s),
-        lambda h, n, m, dim: {"w": _random(h, dim, dim) / dim},
-        scaled=False,
-    ),
-    "additive": Case(
-        lambda t: Additive(t["v"]),
-        lambda t, q, k, x, s: d.additive(q, k, t["v"], s, torch.tanh),
-        lambda h, n, m, dim: {"v": _random(dim)},
-        scaled=False,
-    ),
-    "additive as in GAT": Case(
-        lambda t: Additive(t["v"], "leaky_relu"),
-        lambda t, q, k, x, s: d.additive(q, k, t["v"], s, lambda sums: leaky_relu(sums, 0.2)),
-        lambda h, n, m, dim: {"v": _random(h, dim)},
-        scaled=False,
-    ),
-    "soft_cap": Case(lambda t: SoftCap(ScaledDotProduct(), 1.5), lambda t, q, k, x, s: d.soft_cap(d.dot(q, k, s), 1.5)),
-    "bias": Case(
-        lambda t: ScaledDotProduct() + Bias(t["b"]),
-        lambda t, q, k, x, s: d.dot(q, k, s) + t["b"],
-        lambda h, n, m, dim: {"b": _random(h, n, m)},
-    ),
-    "bias that forbids": Case(
-        lambda t: ScaledDotProduct() + Bias(t["b"]),
-        lambda t, q, k, x, s: d.dot(q, k, s) + t["b"],
-        lambda h, n, m, dim: {"b": _random(1, n, m).masked_fill(_random(1, n, m, seed=4) > 0.7, -inf)},
-    ),
-    "bias of keys alone": Case(
-        lambda t: Bias(t["b"]),
-        lambda t, q, k, x, s: t["b"].expand(*q.shape[:3], -1),
-        lambda h, n, m, dim: {"b": _random(m)},
-        scaled=False,
-    ),
-    "alibi": Case(
-        lambda t: ScaledDotProduct() + Alibi(t["m"]),
-        lambda t, q, k, x, s: d.dot(q, k, s) + d.alibi(t["m"], x),
-        lambda h, n, m, dim: {"m": _random(h).abs() / 8},
-    ),
-    "t5_bias": Case(
-        lambda t: ScaledDotProduct() + T5RelativeBias(t["t"], max_distance=20),
-        lambda t, q, k, x, s: d.dot(q, k, s) + d.t5_bias(t["t"], x, 20, True),
-        lambda h, n, m, dim: {"t": _random(8, h)},
-    ),
-    "t5_bias of the past": Case(
-        lambda t: ScaledDotProduct() + T5RelativeBias(t["t"], bidirectional=False),
-        lambda t, q, k, x, s: d.dot(q, k, s) + d.t5_bias(t["t"], x, 128, False),
-        lambda h, n, m, dim: {"t": _random(6, h)},
-    ),
-    "relative": Case(
-        lambda t: ScaledDotProduct() + RelativeKey(t["a"]),
-        lambda t, q, k, x, s: d.dot(q, k, s) + d.relative(q, t["a"], x, s),
-        lambda h, n, m, dim: {"a": _random(7, dim)},
-    ),
-    "relative of heads": Case(
-        lambda t: RelativeKey(t["a"]),
-        lambda t, q, k, x, s: d.relative(q, t["a"], x, s),
-        lambda h, n, m, dim: {"a": _random(h, 3, dim) / 4},
-    ),
-    "sinks": Case(
-        lambda t: Sinks(ScaledDotProduct(), t["sinks"]),
-        lambda t, q, k, x, s: d.dot(q, k, s),
-        lambda h, n, m, dim: {"sinks": _random(h)},
-    ),
-    "several": Case(
-        lambda t: SoftCap(ScaledDotProduct(), 2.0) + Bias(t["b"]) + Sinks(Alibi(t["m"]), t["sinks"]),
-        lambda t, q, k, x, s: d.soft_cap(d.dot(q, k, s), 2.0) + t["b"] + d.alibi(t["m"], x),
-        lambda h, n, m, dim: {"b": _random(n, 1), "m": _random(h).abs() / 8, "sinks": _random(h)},
-    ),
-    "own": Case(
-        lambda t: Cosine(t["t"]),
-        lambda t, q, k, x, s: d.cosine(q, k, t["t"]),
-        lambda h, n, m, dim: {"t": _random(h)},
-    ),
+    name: Case(score.rule, score.tensors, FORMULAS[name], name not in UNSCALED)
+    for name, score in (cases.SCORES | {"own": OWN_SCORE}).items()
 }
 """By name; those of the registry first in their order, then variants and a user's own."""
 
@@ -404,26 +223,11 @@ def masks_of(kernel: Kernel) -> list[str]:
 
 def allowed(name: str, batch: int, heads: int, queries: int, keys: int, offset: int) -> Tensor:
     """The definition of the same masks, cell by cell, (batch, heads, queries, keys)."""
-    case, shape = MASKS[name], (batch, heads, queries, keys)
-    return case.visible(case.parameters(*shape), d.grid(*shape, offset)).expand(shape)
+    shape = batch, heads, queries, keys
+    return VISIBLE[name](MASKS[name].parameters(*shape), d.grid(*shape, offset)).expand(shape)
 
 
 def measures(queries: int, keys: int) -> dict[str, Measure]:
     """By name: each registered measure, and users' own."""
-    numbers = d.numbers_of_measures(queries, keys)
-    return {
-        "entropy": Entropy(),
-        "lse": LogSumExp(),
-        "received": Received(),
-        "received of some": Received(numbers["received of some"]),
-        "topk": TopK(numbers["topk"]),
-        "max": Max(),
-        "mean_distance": MeanDistance(),
-        "mass": Mass(~Window(*numbers["mass"])),
-        "block_mean": BlockMean(numbers["block_mean"]),
-        "diagonal": Diagonal(numbers["diagonal"]),
-        "group_pool": GroupPool(*numbers["group_pool"]),
-        "distance_histogram": DistanceHistogram(numbers["distance_histogram"]),
-        "squares": Squares(numbers["squares"]),
-        "total": Total(),
-    }
+    own = {"squares": Squares(d.numbers_of_measures(queries, keys)["squares"]), "total": Total()}
+    return cases.measures(queries, keys) | own

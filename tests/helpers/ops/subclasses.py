@@ -9,11 +9,9 @@ import torch
 
 from helpers.ops.cases import kernels
 from helpers.ops.dense_reference import definition
-from regard.ops import attend
-from regard.ops.kernels.base import KernelInputs
+from regard.diagnostics.calls import Call, difference, parts_of, with_gradients
 from regard.ops.masks import Mask
 from regard.ops.measures import Measure, as_measures
-from regard.ops.request import make_request
 from regard.ops.scores import Score
 from regard.ops.tile import KeyRange, Tile
 
@@ -69,29 +67,32 @@ def subclass(rule, method, override, way="in a subclass", **stored):
     return mine
 
 
-def answers(output, measured, leaves):
-    """The output, the measurements, and the gradients of a loss that depends on every finite entry of both."""
-    parts = [output, *(part for answer in measured for part in (answer if isinstance(answer, tuple) else (answer,)))]
-    finite = [part.where(part.isfinite(), 0.0) for part in parts if part.is_floating_point()]
-    loss = sum((part * torch.linspace(0.5, 1.5, part.numel()).view_as(part)).sum() for part in finite)
-    return *parts, *torch.autograd.grad(loss, leaves, None, True, allow_unused=True, materialize_grads=True)
+def compare_kernels(define, measures, leaves=(), **rules):
+    """Compare every kernel that serves the call with the definition; return the names of these kernels.
+
+    `define` returns the output and, by name, a tensor or a tuple of tensors for each measure.
+    """
+    tensors = dict(zip(("query", "key", "value"), TENSORS, strict=True)) | {
+        f"leaf {i}": x for i, x in enumerate(leaves)
+    }
+    whole, kernel_names = Call(tensors, lambda _: rules, measures), []
+    for kernel in kernels(rows=5):
+        call = whole.with_measures_of(kernel)
+        if not any(kernel.unsupported_reasons(call.inputs())):
+            output, measured = define()
+            expected = {"output": output} | parts_of({name: measured[name] for name in call.measures})
+            actual = call.results(kernel)
+            for name, exact in with_gradients(expected, tensors).items():
+                assert difference(actual[name], exact) <= 1e-9, (kernel.name, name)
+            kernel_names.append(kernel.name)
+    return kernel_names
 
 
 def check(cells, formula=None, sinks=None, leaves=(), **rules):
-    """Compare every kernel that serves the call with the definition; return the names of these kernels."""
-    leaves, kernel_names = [*TENSORS, *leaves], []
-    output, _, _, expected_measures = definition(*TENSORS, cells, OFFSET, formula, sinks)
-    expected = {
-        requested: answers(output, [expected_measures[name][0] for name in requested], leaves)
-        for requested in ((), ("entropy", "received", "mean_distance"))
-    }
-    for kernel in kernels(rows=5):
-        requested = () if kernel.measures == frozenset() else ("entropy", "received", "mean_distance")
-        job = KernelInputs(TENSORS[2], make_request(*TENSORS[:2], **rules), as_measures(requested))
-        if not any(kernel.unsupported_reasons(job)):
-            att = attend(*TENSORS, **rules, measure=requested, kernel=kernel)
-            actual = answers(att.output, att.measured.values(), leaves)
-            for mine, truth in zip(actual, expected[requested], strict=True):
-                torch.testing.assert_close(mine, truth, rtol=1e-9, atol=1e-9, msg=f"{kernel.name}: {{}}".format)
-            kernel_names.append(kernel.name)
-    return kernel_names
+    """Compare with the definition for these cells and scores."""
+
+    def define():
+        output, _, _, measured = definition(*TENSORS, cells, OFFSET, formula, sinks)
+        return output, {name: parts[0] for name, parts in measured.items()}
+
+    return compare_kernels(define, as_measures(("entropy", "received", "mean_distance")), leaves, **rules)

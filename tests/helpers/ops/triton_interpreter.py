@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import torch
 
 from helpers.pairwise import pairwise
+from regard.diagnostics.calls import TOLERANCES, difference, parts_of
 from regard.ops.kernels.base import KernelInputs, RunOptions
 from regard.ops.kernels.reference import Reference
 from regard.ops.kernels.triton.kernel import Triton
@@ -68,26 +69,10 @@ NUMBERS = {
 }
 
 
-def results(kernel_inputs, run):
-    """Output and measures, as a list of tensors by name."""
-    output, measured = run(kernel_inputs)
-    found = {} if output is None else {"output": output}
-    for name, result in measured.items():
-        parts = result if isinstance(result, tuple) else (result,)
-        found |= {f"{name} {i}": part for i, part in enumerate(parts)}
-    return found
-
-
-def difference(found, exact):
-    """The largest, relative to the largest entry or 1; infinite where NaN or infinity are in other places."""
-    finite = exact.isfinite()
-    rest = found.double()[~finite], exact[~finite]
-    if found.shape != exact.shape or not torch.equal(*(part.nan_to_num(7.0, 8.0, 9.0) for part in rest)):
-        return inf
-    if not finite.any():
-        return 0.0
-    largest = (found.double() - exact)[finite].abs().max().item()
-    return largest / max(1.0, exact[finite].abs().max().item()) if largest == largest else inf
+def results(inputs, run):
+    """Output and measures by name."""
+    output, measured = run(inputs)
+    return parts_of(({} if output is None else {"output": output}) | measured)
 
 
 def check(shape, mask, measures, layout, numbers, dtype, scale, offset, has_value):
@@ -113,10 +98,10 @@ def check(shape, mask, measures, layout, numbers, dtype, scale, offset, has_valu
     assert not [
         reason for reason in Triton().unsupported_reasons(ours) if "device" not in reason and "cpu" not in reason
     ]
-    found = results(ours, lambda call: run(call))
+    found = results(ours, run)
     exact = results(inputs(torch.Tensor.double), Reference().run)
-    tolerance = Triton.tolerances[dtype] * (10 if numbers == "large" else 1)
-    return {name: error for name, truth in exact.items() if not (error := difference(found[name], truth)) <= tolerance}
+    limit = TOLERANCES[dtype] * (10 if numbers == "large" else 1)
+    return {name: error for name, truth in exact.items() if not (error := difference(found[name], truth)) <= limit}
 
 
 def run(call):

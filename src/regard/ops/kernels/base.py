@@ -108,8 +108,7 @@ class Kernel:
         has_selections: Whether it computes a selection of batch entries, heads or queries, as `WeightMatrix.at` makes.
         fuses_measures: Whether it computes output and measures in one pass, and the output about as fast as SDPA.
         propagates_nan: Whether NaN reaches each row that may attend to it, and results that depend on others stay.
-        tolerances: By dtype of a result, the largest difference from the definition that rounding explains, relative
-            to its largest entry or 1; several times what is usual.
+        tolerance_factor: How many times as far off as those of other kernels results in half precision may be.
     """
 
     name: ClassVar[str]
@@ -127,12 +126,7 @@ class Kernel:
     has_selections: ClassVar[bool] = True
     fuses_measures: ClassVar[bool] = False
     propagates_nan: ClassVar[bool] = True
-    tolerances: ClassVar[Mapping[torch.dtype, float]] = {
-        torch.float64: 1e-11,
-        torch.float32: 2e-5,
-        torch.bfloat16: 2e-2,
-        torch.float16: 3e-3,
-    }
+    tolerance_factor: ClassVar[float] = 1.0
     registered: ClassVar[dict[str, Any]] = {}
     """By name, the kernels of `dispatch.KERNELS`: the ones that an operator of a compiled program can name."""
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import prod
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -36,12 +35,7 @@ class Sdpa(Kernel):
     needs_value = True
     needs_equal_dtypes = True
     propagates_nan = False
-    # Torch's kernels add up gradients of keys and values in these dtypes, and so round after each block.
-    tolerances: ClassVar[Mapping[torch.dtype, float]] = {
-        **Kernel.tolerances,
-        torch.bfloat16: 1e-1,
-        torch.float16: 1.5e-2,
-    }
+    tolerance_factor = 5.0  # torch adds up gradients of keys and values in half precision: it rounds after each block
 
     def unsupported_reasons(self, inputs: KernelInputs) -> Iterator[str]:
         """Also: different numbers of heads in key and value, both shared."""
