@@ -52,9 +52,9 @@ class BuildLibraries(build_ext):
         self.parallel = self.parallel or True  # as many libraries at once as there are cores
 
     def build_extension(self, ext: Extension) -> None:
-        own = copy(self)
-        own.build_temp = str(Path(self.build_temp, ext.name))  # all have the same sources
-        super(BuildLibraries, own).build_extension(ext)
+        library = copy(self)
+        library.build_temp = str(Path(self.build_temp, ext.name))  # all have the same sources
+        super(BuildLibraries, library).build_extension(ext)
 
     def get_ext_filename(self, ext_name: str) -> str:
         return str(Path(*ext_name.split(".")).with_suffix(".so"))

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from helpers.pairwise import pairwise
 from regard.native.library import Library, library
+from regard.native.linear import multiply
 from regard.ops import attend, weights
 from regard.ops.indexing import SelectCells
 from regard.ops.kernels.native.kernel import Native
@@ -212,7 +213,7 @@ def run_linear(place: Place, rows: int, features: tuple[int, int], dtype: torch.
     )
     native = library()
     assert isinstance(native, Library)
-    return [native.linear(x, weight, bias), native.linear(x, weight, None)]
+    return [multiply(native, x, weight, bias), multiply(native, x, weight, None)]
 
 
 def sample(rounds: int = 1) -> list[tuple[Any, ...]]:

@@ -66,12 +66,12 @@ class Backward {
   private:
     void pack(int64_t b, int64_t h) {
         scores.pack(b, h);
-        const int64_t kv_head = h / (matrix.heads / matrix.kv_heads);
+        const int64_t kv_head = matrix.kv_head(h);
         if (!is_key_in_place && packed_key != b * matrix.kv_heads + kv_head) {
             packed_key = b * matrix.kv_heads + kv_head;
             key_rows.read(matrix.key, b, kv_head, matrix.keys);
         }
-        const int64_t panel_rows = value_dim + num_factors, head = h / (matrix.heads / call.value_heads);
+        const int64_t panel_rows = value_dim + num_factors, head = call.value_head(h);
         if (value_dim && packed_value != b * call.value_heads + head) {
             packed_value = b * call.value_heads + head;
             Scores::pack_panels(call.value, b, head, 0, matrix.keys, value_dim, key_factors.get(), scratch.get(), false,
@@ -251,7 +251,7 @@ class Backward {
         rows.for_consecutive_blocks([&](int64_t a, int64_t stop) {
             const int64_t key = rows.first_key(a);
             const int64_t keys = std::min<int64_t>((stop - a) * KEY_BLOCK, matrix.keys - key);
-            const int64_t kv_head = scores.h / (matrix.heads / matrix.kv_heads);
+            const int64_t kv_head = matrix.kv_head(scores.h);
             for (int64_t panel = 0; panel < key_rows.count; panel++) {
                 const float* from = is_key_in_place ? at<float>(matrix.key, scores.b, kv_head, key) + panel * PANEL
                                                     : key_rows.at(panel, key);

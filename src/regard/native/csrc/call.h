@@ -64,6 +64,8 @@ struct ScoreStep {
 
 // What the weights are made from.
 struct Matrix {
+    int64_t kv_head(int64_t head) const { return head / (heads / kv_heads); }
+
     int64_t batch, heads, kv_heads, queries, keys, head_dim;
     Strided query, key;  // (b, h, i, feature)
     float scale;
@@ -93,6 +95,8 @@ struct MeasureCall {
 };
 
 struct Call {
+    int64_t value_head(int64_t head) const { return head / (matrix.heads / value_heads); }
+
     Matrix matrix;
     int64_t value_heads, value_dim;
     Strided value, output;  // value.data is null where there is none

@@ -34,13 +34,13 @@ class DropoutRow {
         for (int l = 0; l < LANES; l++) lane[l] = l;
     }
 
-    // The cells from a key on, 0 where they are dropped. The 32-bit mixing steps are Wellons' lowbias32 (2018).
-    Floats keep(Floats cells, int64_t key) const {
+    // The weights from a key on, 0 where they are dropped. The 32-bit mixing steps are Wellons' lowbias32 (2018).
+    Floats keep(Floats weights, int64_t key) const {
         UInts x = (lane + static_cast<uint32_t>(key)) * 0x9e3779b9u + low;
         x = (x ^ x >> 16) * 0x7feb352du;
         x = ((x ^ high) ^ x >> 15) * 0x846ca68bu;
         x ^= x >> 16;
-        return x < threshold ? Floats{} : cells;
+        return x < threshold ? Floats{} : weights;
     }
 
   private:

@@ -81,7 +81,7 @@ class Forward {
 
     // Copy the values of a head into panels of columns.
     void pack_values(int64_t b, int64_t h) {
-        value_head = h / (matrix.heads / call.value_heads);
+        value_head = call.value_head(h);
         if (!values.count || is_in_place || packed_value == b * call.value_heads + value_head) return;
         packed_value = b * call.value_heads + value_head;
         if (is_bf16)

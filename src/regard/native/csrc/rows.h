@@ -74,10 +74,10 @@ class Panels {
 
     void read(const Strided& tensor, int64_t b, int64_t h, int64_t rows) {
         for (int64_t panel = 0; panel < count; panel++) {
-            Strided part = tensor;
-            part.data =
-                static_cast<const char*>(part.data) + panel * PANEL * part.column * (part.dtype == FLOAT32 ? 4 : 2);
-            read_rows(part, b, h, 0, rows, columns(panel), at(panel, 0), PANEL);
+            Strided features_of_panel = tensor;
+            features_of_panel.data = static_cast<const char*>(tensor.data) +
+                                     panel * PANEL * tensor.column * (tensor.dtype == FLOAT32 ? 4 : 2);
+            read_rows(features_of_panel, b, h, 0, rows, columns(panel), at(panel, 0), PANEL);
         }
     }
 
@@ -89,12 +89,11 @@ class Panels {
             const uint16_t* first = regard::at<uint16_t>(tensor, b, h, j);
             const uint16_t* second = j + 1 < rows ? regard::at<uint16_t>(tensor, b, h, j + 1) : nullptr;
             for (int64_t panel = 0; panel < count; panel++) {
-                const int64_t start = panel * PANEL;
                 uint32_t pairs[PANEL] = {};
-                for (int64_t f = 0; f < columns(panel); f++) pairs[f] = first[(start + f) * tensor.column];
-                if (second)
-                    for (int64_t f = 0; f < columns(panel); f++)
-                        pairs[f] |= static_cast<uint32_t>(second[(start + f) * tensor.column]) << 16;
+                for (int64_t f = 0; f < columns(panel); f++) {
+                    const int64_t column = (panel * PANEL + f) * tensor.column;
+                    pairs[f] = first[column] | (second ? static_cast<uint32_t>(second[column]) << 16 : 0);
+                }
                 std::memcpy(at_bf16(panel, j), pairs, sizeof pairs);
             }
         }

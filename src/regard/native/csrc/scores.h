@@ -44,9 +44,9 @@ class Scores {
 
     // Prepare for the keys of a head, which are copied into panels when a row needs them.
     void pack(int64_t b, int64_t h) {
-        const int64_t kv_head = h / (matrix.heads / matrix.kv_heads);
-        if (packed == b * matrix.kv_heads + kv_head) return;
-        packed = b * matrix.kv_heads + kv_head;
+        const int64_t head = b * matrix.kv_heads + matrix.kv_head(h);
+        if (packed == head) return;
+        packed = head;
         std::fill(is_packed.begin(), is_packed.end(), 0);
     }
 
@@ -227,8 +227,8 @@ class Scores {
         if (is_packed[block]) return;
         is_packed[block] = 1;
         const int64_t start = block * KEY_BLOCK, stop = std::min(start + KEY_BLOCK, matrix.keys);
-        pack_panels(matrix.key, b, h / (matrix.heads / matrix.kv_heads), start, stop, matrix.head_dim, keys.get(),
-                    copy.get(), is_bf16, key_floats);
+        pack_panels(matrix.key, b, matrix.kv_head(h), start, stop, matrix.head_dim, keys.get(), copy.get(), is_bf16,
+                    key_floats);
     }
 
     void list_slots() {

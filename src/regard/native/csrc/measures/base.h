@@ -27,7 +27,7 @@ class Measure {
     // Write the results, or add to them.
     virtual void forward(const Rows&) {}
 
-    // After the last row of a chunk: `head` of (batch, heads), `part` of (batch, heads, chunks).
+    // After the last row of a chunk: `head` of (batch, heads), `chunk` of (batch, heads, chunks).
     virtual void finish(const Matrix&, int64_t, int64_t) {}
 
     // Add to the gradient of the weights P, whose rows have the form of `weights`.

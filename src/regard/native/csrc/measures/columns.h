@@ -21,10 +21,10 @@ class ColumnMeasure : public Measure {
         if (!call.gradient) std::memset(sums.get(), 0, 4 * num_panels * padded_keys * panel);
     }
 
-    void finish(const Matrix& matrix, int64_t head, int64_t part) override {
+    void finish(const Matrix& matrix, int64_t head, int64_t chunk) override {
         const int64_t stride = call.by_chunk ? call.width : call.stride;
         float* to =
-            call.by_chunk ? call.by_chunk + part * matrix.keys * stride : call.result + head * matrix.keys * stride;
+            call.by_chunk ? call.by_chunk + chunk * matrix.keys * stride : call.result + head * matrix.keys * stride;
         for (int64_t c = 0; c < call.width; c++) {
             const float* from = sums_at(c / panel, 0) + c % panel;
             for (int64_t j = 0; j < matrix.keys; j++) to[j * stride + c] = from[j * panel];
