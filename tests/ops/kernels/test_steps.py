@@ -7,106 +7,42 @@ from dataclasses import replace
 import pytest
 import torch
 
+from helpers.ops import cases
 from regard.errors import InvalidArgument, KernelNotSupported
 from regard.ops import attend, weights
 from regard.ops.indexing import SelectCells
 from regard.ops.kernels.native.pack import KINDS
-from regard.ops.masks import (
-    And,
-    Causal,
-    DenseMask,
-    Documents,
-    FlexBlockMask,
-    Mask,
-    MaskMod,
-    Neighbours,
-    Not,
-    Or,
-    Padding,
-    Prefix,
-    Spans,
-    Window,
-)
-from regard.ops.measures import (
-    BlockMean,
-    Diagonal,
-    DistanceHistogram,
-    Entropy,
-    GroupPool,
-    KLDivergence,
-    LogSumExp,
-    Mass,
-    Max,
-    MeanDistance,
-    Measure,
-    Received,
-    TopK,
-    TransposedProduct,
-)
+from regard.ops.masks import Causal, FlexBlockMask, Mask, MaskMod, Neighbours, Window, as_mask
+from regard.ops.measures import Entropy, KLDivergence, Mass, Measure, TransposedProduct
 from regard.ops.request import make_request
-from regard.ops.rules import builtin_classes, has_steps
-from regard.ops.scores import (
-    Additive,
-    Alibi,
-    Bias,
-    Bilinear,
-    RelativeKey,
-    ScaledDotProduct,
-    Score,
-    Sinks,
-    SoftCap,
-    T5RelativeBias,
-)
-from regard.ops.scores.base import Sum
+from regard.ops.rules import Rule, builtin_classes, has_steps
+from regard.ops.scores import Additive, Bias, Bilinear, ScaledDotProduct, Score
 from regard.ops.steps import Step
+from regard.ops.tree import subtrees
 
 BATCH, HEADS, QUERIES, KEYS, DIM = 2, 3, 5, 7, 4
 RANDOM = torch.Generator().manual_seed(0)
 QUERY, KEY = (torch.randn(BATCH, HEADS, tokens, DIM, generator=RANDOM) for tokens in (QUERIES, KEYS))
 TABLE = torch.randn(BATCH, HEADS, QUERIES, KEYS, generator=RANDOM)
 REQUEST = make_request(QUERY, KEY)
-TOKENS = torch.arange(KEYS) // 3
 
 WITHOUT_STEPS = {Neighbours, MaskMod, FlexBlockMask, Bilinear, Additive}
 """Computed by blockwise, sparse and the reference only."""
 
+IN_CASES = (
+    *(as_mask(mask) for mask in cases.masks(BATCH, HEADS, QUERIES, KEYS).values() if mask is not None),
+    *(case.rule(case.tensors(HEADS, QUERIES, KEYS, DIM)) for case in cases.SCORES.values()),
+    *cases.measures(QUERIES, KEYS).values(),
+)
+OTHERS = KLDivergence(weights(QUERY, KEY)), SelectCells("weights", slice(1, 4)), TransposedProduct(TABLE)
 RULES = {
-    type(rule): rule
-    for rule in (
-        Causal(),
-        Window(2, None),
-        Padding(torch.tensor([3, 7])),
-        Prefix(2),
-        Documents(TOKENS),
-        Spans(torch.zeros(1, 1, QUERIES, 2, dtype=torch.int32), torch.full((1, 1, QUERIES, 2), 3)),
-        DenseMask(TABLE[0] > 0),
-        And(Causal(), Padding(TABLE[:, 0, 0] > 0)),
-        Or(Causal(), Prefix(torch.tensor([1, 4]))),
-        Not(Window(1, 0)),
-        ScaledDotProduct(),
-        Bias(TABLE),
-        Alibi(torch.rand(HEADS)),
-        T5RelativeBias(torch.randn(8, HEADS)),
-        RelativeKey(torch.randn(5, DIM)),
-        SoftCap(ScaledDotProduct(), 2.0),
-        Sinks(ScaledDotProduct(), torch.zeros(HEADS)),
-        Sum(Bias(TABLE), ScaledDotProduct()),
-        Entropy(),
-        LogSumExp(),
-        Max(),
-        MeanDistance(),
-        Mass(Documents(TOKENS, TOKENS[:QUERIES])),
-        Diagonal(1),
-        DistanceHistogram(2),
-        TopK(3),
-        KLDivergence(weights(QUERY, KEY)),
-        SelectCells("weights", slice(1, 4)),
-        Received(TABLE[:, :, :, 0]),
-        TransposedProduct(TABLE),
-        BlockMean(2),
-        GroupPool(TOKENS[:QUERIES], TOKENS),
-    )
+    type(part): part
+    for rule in (*IN_CASES, *OTHERS)
+    for part in subtrees(rule)
+    if isinstance(part, Rule) and part.builtin and type(part) not in WITHOUT_STEPS
 }
+"""An instance of each class."""
+
 METHODS = {Mask: "allowed", Score: "__call__", Measure: "compute"}
 by_name = {"ids": lambda value: getattr(value, "__name__", None)}
 
@@ -119,10 +55,10 @@ def steps_of(rule, request=REQUEST):
 def test_every_rule_of_the_library_has_steps_that_the_native_library_knows(cls):
     name = cls.__name__
     if cls in WITHOUT_STEPS:
-        assert not has_steps(cls), f"{name} has steps: remove it from WITHOUT_STEPS and add an instance to RULES"
+        assert not has_steps(cls), f"{name} has steps: remove it from WITHOUT_STEPS"
         return
     assert has_steps(cls), f"{name} has no method steps(place): add it, or add the class to WITHOUT_STEPS"
-    assert cls in RULES, f"there is no instance of {name} in RULES: add one"
+    assert cls in RULES, f"there is no instance of {name}: add a case to regard.diagnostics.cases, or add it to OTHERS"
     steps = steps_of(RULES[cls])
     assert steps, f"{name}.steps gives none for the instance in RULES"
     unknown = [step.kind for step in steps if step.kind not in KINDS[cls.base]]
