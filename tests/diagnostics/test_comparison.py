@@ -15,8 +15,8 @@ from regard.ops.kernels.dispatch import KERNELS
 from regard.ops.kernels.native.kernel import Native
 from regard.ops.kernels.reference import Reference
 from regard.ops.kernels.sdpa import Sdpa
-from regard.ops.measures import Measure
-from regard.ops.rules import registered
+from regard.ops.rules import builtin_classes
+from regard.ops.tree import subtrees
 
 CPU = torch.device("cpu")
 SOME = {case.name: case for case in CASES}
@@ -38,10 +38,18 @@ def test_every_kernel_is_compared_and_the_cases_differ():
         assert compared or not runs_on(kernel, CPU), kernel.name
 
 
-def test_every_measure_is_compared():
-    measures = {type(measure) for measure in CASES[0].measures(5, 5).values()}
-    left_out = {cls.__name__ for cls in registered(Measure).values() if cls.builtin and cls not in measures}
-    assert left_out == {"KLDivergence"}  # which compares two matrices
+def test_every_rule_of_the_library_is_compared():
+    compared = set()
+    for case in CASES:
+        inputs = case.call(torch.float32).inputs()
+        rules = inputs.request.mask, inputs.request.score, *inputs.measures.values()
+        compared |= {type(part) for rule in rules for part in subtrees(rule)}
+    assert {cls.__name__ for cls in builtin_classes() if cls not in compared} == {
+        "FlexBlockMask",  # which torch makes
+        "KLDivergence",  # which compares two matrices
+        "SelectCells",  # which reads of weights use
+        "TransposedProduct",  # which products with weights use
+    }
 
 
 @pytest.mark.parametrize(
