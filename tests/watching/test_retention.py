@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -300,13 +301,18 @@ def test_what_takes_no_hooks_is_passed_over():
 
 
 def test_a_watch_that_cannot_begin_leaves_nothing_behind(monkeypatch):
+    class Full(OrderedDict):
+        def __setitem__(self, number, hook):
+            raise MemoryError
+
     model = nn.TransformerEncoderLayer(8, 2, batch_first=True)
-    hook = nn.MultiheadAttention.register_forward_pre_hook
-    monkeypatch.setattr(nn.MultiheadAttention, "register_forward_pre_hook", None)
-    with pytest.raises(TypeError), regard.watch(model):
-        pass
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-    monkeypatch.setattr(nn.MultiheadAttention, "register_forward_pre_hook", hook)
+    with monkeypatch.context() as patch:
+        patch.setattr(model.self_attn, "_forward_hooks", Full())
+        with pytest.raises(MemoryError), regard.watch(model):
+            pass
+    tables = [name for name in vars(model) if "forward" in name and name.endswith(("hooks", "with_kwargs", "called"))]
+    assert len(tables) >= 5
+    assert not any(vars(module)[table] for module in model.modules() for table in tables)
     with regard.watch(model) as seen:
         model(torch.randn(1, 5, 8))
     assert len(seen.layers) == 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -12,6 +13,7 @@ from weakref import ref
 import torch
 from torch import nn
 from torch.overrides import _get_current_function_mode_stack
+from torch.utils.hooks import RemovableHandle
 
 from regard.errors import InvalidArgument
 from regard.watching import registry
@@ -20,10 +22,10 @@ if TYPE_CHECKING:
     from regard.watching.block import WatchBlock
     from regard.watching.torch_attention import SdpaInterceptor
 
-TABLES = ("_forward_pre_hooks", "_forward_hooks")
+BEFORE, AFTER = "_forward_pre_hooks", "_forward_hooks"
 """Where a module has its hooks, by number."""
-FLAGS = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_with_kwargs", "_forward_hooks_always_called")
-"""What a module knows about its hooks, by number."""
+FLAGS = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called")
+"""What a module knows about its hooks, by number: that they take keyword arguments, and run after an error, too."""
 
 
 class Hook:
@@ -31,6 +33,7 @@ class Hook:
 
     def __init__(self, listener: WatchBlock, method: Callable[..., None]) -> None:
         self._listener, self._method = ref(listener), method
+        self.number = RemovableHandle(OrderedDict()).id  # which no other hook has
 
     def __call__(self, *args: Any) -> None:
         listener = self._listener()
@@ -46,8 +49,9 @@ class Hook:
 class Attachment:
     """All that a watch changes outside itself: hooks in modules, the mode of torch's functions, and the registry.
 
-    Undoing it looks for what is there instead of remembering what was done, so it can be interrupted at any point and
-    done again. It does not keep the listener alive: when a `with` block ends without calling `__exit__`, as an
+    Undoing it removes what may be there instead of remembering what was done, so it can be interrupted at any point and
+    done again. That is why hooks are written to the tables of a module by a number that is known before, and without a
+    handle for each. It does not keep the listener alive: when a `with` block ends without calling `__exit__`, as an
     interrupt at its first instruction makes it, the listener is freed, and that undoes it, too.
 
     Args:
@@ -59,21 +63,30 @@ class Attachment:
     def __init__(self, listener: WatchBlock, modules: Iterable[nn.Module], mode: SdpaInterceptor | None) -> None:
         self._listener, self._mode = ref(listener), mode
         self._modules = [module for module in modules if not isinstance(module, torch.jit.ScriptModule)]  # no hooks
-        methods = type(listener).before_forward, type(listener).after_forward
-        self._hooks = Hook(listener, methods[0]), Hook(listener, methods[1])
+        self._before = Hook(listener, type(listener).before_forward)
+        self._after = Hook(listener, type(listener).after_forward)
 
     def attach(self, listener: WatchBlock) -> None:
         """Install everything."""
         registry.activate(listener)
-        before, after = self._hooks
+        before, after = self._before, self._after
         for module in self._modules:
-            module.register_forward_pre_hook(before)
-            module.register_forward_hook(after, with_kwargs=True, always_call=True)
+            state = vars(module)
+            for flag in FLAGS:
+                state[flag][after.number] = True
+            state[BEFORE][before.number] = before
+            state[AFTER][after.number] = after
 
     def detach(self) -> None:
         """Undo everything that is installed, if anything is."""
         registry.deactivate(self._listener)
-        _remove(self._modules, self._hooks)
+        before, after = self._before.number, self._after.number
+        for module in self._modules:
+            state = vars(module)
+            state[BEFORE].pop(before, None)
+            state[AFTER].pop(after, None)
+            for flag in FLAGS:
+                state[flag].pop(after, None)
         self.leave_mode()
 
     def enter_mode(self) -> None:
@@ -90,18 +103,6 @@ class Attachment:
             others += [] if top is self._mode else [top]
         for other in reversed(others):
             other.__enter__()
-
-
-def _remove(modules: Iterable[nn.Module], hooks: Sequence[Hook]) -> None:
-    """Remove hooks from modules, also those of which registering was interrupted."""
-    for module in modules:
-        state = vars(module)
-        for table in TABLES:
-            for number, hook in list(state[table].items()):
-                if hook in hooks:
-                    for flags in FLAGS:
-                        state[flags].pop(number, None)
-                    del state[table][number]
 
 
 def is_abandoned(listener: WatchBlock) -> bool:

@@ -98,11 +98,6 @@ class LayerRecorder:
         return concatenate_valid(self._valid)
 
     @property
-    def has_calls(self) -> bool:
-        """Whether queries and keys are kept."""
-        return bool(self._calls)
-
-    @property
     def device(self) -> torch.device:
         """Where queries and keys are kept."""
         return self._calls[0].query.device
@@ -115,7 +110,7 @@ class LayerRecorder:
 
     @property
     def num_calls(self) -> int:
-        """The number of calls: of steps, in a generation."""
+        """The number of calls that are kept: of steps, in a generation."""
         return len(self._calls)
 
     def add(
@@ -145,7 +140,8 @@ class LayerRecorder:
         if not self._retention.keep_values:
             call.value = None
         is_measured = self._measures and self._inconsistency in (None, "changed keys")
-        if is_measured and not (continuation == "new_tokens" and self._defer(call)):
+        can_wait = continuation == "new_tokens" and self._inconsistency is None
+        if is_measured and not (can_wait and self._pending.try_add(call)):
             output = self._measure(call, continuation, value)
         self.batch_size, self._num_keys = len(query), self._num_keys + keys
         self._next_position = call.q_offset + queries
@@ -166,7 +162,8 @@ class LayerRecorder:
         else:
             self.flush()
             results, output = call.measure(self._measures, value)
-            self._merge(results, self._key_offset(call, continuation))
+            offsets = {"new_tokens": call.kv_offset - self._first_kv_offset, "chunk": self._num_keys, "new_queries": 0}
+            self._merge(results, offsets[continuation])
             if continuation == "new_tokens":
                 self._pending.start_after(call)
         if self._retention.max_bytes is not None:
@@ -320,15 +317,6 @@ class LayerRecorder:
             return None
         is_reordered = all(any(_is_same(one, other) for other in last) for one in held)
         return "reordered" if is_reordered else "changed keys"
-
-    def _key_offset(self, call: AttentionCall, continuation: Continuation | None) -> int:
-        """The index of the call's first key among those of the layer."""
-        if continuation == "new_tokens":
-            return call.kv_offset - self._first_kv_offset
-        return self._num_keys if continuation == "chunk" else 0
-
-    def _defer(self, call: AttentionCall) -> bool:
-        return self._inconsistency is None and self._pending.try_add(call)
 
     def _merge(self, results: Mapping[str, Any], key_offset: int) -> None:
         """Append results for further queries, whose keys start at `key_offset`."""

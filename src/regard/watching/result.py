@@ -118,7 +118,7 @@ class WatchResult:
             InvalidArgument: If steps were not kept, or it has other rows or fewer steps.
         """
         recorders = list(self._recordings[-1].values()) if self._recordings else []
-        if not recorders or not all(recorder.has_calls for recorder in recorders):
+        if not recorders or not all(recorder.num_calls for recorder in recorders):
             raise InvalidArgument("select_beams: the steps were not kept; watch a generation with keep_qk=True")
         batch = max(recorder.batch_size for recorder in recorders)
         steps = max(recorder.num_calls for recorder in recorders)
