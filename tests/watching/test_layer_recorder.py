@@ -11,7 +11,8 @@ from regard.errors import StaleView
 from regard.ops.masks import Causal
 from regard.ops.request import make_request
 from regard.watching.call import AttentionCall
-from regard.watching.layer_recorder import MAX_PENDING_QUERIES, LayerRecorder, PendingSteps
+from regard.watching.layer_recorder import LayerRecorder
+from regard.watching.pending_steps import MAX_PENDING_QUERIES, PendingSteps
 from regard.watching.retention import Retention
 
 pytest.importorskip("transformers")
