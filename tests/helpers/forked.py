@@ -73,6 +73,7 @@ def _run_script(script: str, arguments: list[str], folder: str, out: str) -> Non
 def _run(function: Callable[..., object], arguments: tuple[object, ...], errors: str, environment: dict[str, str]):
     sys.stderr = _redirect(2, errors)
     os.environ.update(environment)
+    multiprocessing.set_start_method("fork", force=True)  # of a loader's workers; otherwise each imports all again
     torch.set_num_threads(1)
     function(*arguments)
 
