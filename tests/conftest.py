@@ -34,6 +34,17 @@ def _one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def _grad_mode():
+    """A test that leaves gradients disabled fails, rather than one that runs after it."""
+    import torch
+
+    yield
+    if not torch.is_grad_enabled():
+        torch.set_grad_enabled(True)
+        pytest.fail("gradients are disabled after this test")
+
+
 @pytest.fixture
 def root() -> Path:
     """The root of the repository."""

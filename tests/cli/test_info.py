@@ -53,7 +53,7 @@ def test_a_kernel_has_the_variant_that_runs_here(regard):
 
 
 def test_a_kernel_that_is_not_available_has_the_reason(regard, monkeypatch):
-    monkeypatch.setattr(kernel_module, "library", lambda: "its library is missing; build it")
+    monkeypatch.setattr(kernel_module, "library", lambda level=None: "its library is missing; build it")
     assert json.loads(regard("info", "--json").out)["kernels"]["native"] == (
         "not available: its library is missing; build it"
     )

@@ -68,7 +68,7 @@ class ScoreGradients {
             const float sum = static_cast<float>(by_distance[d]), *query = scores.queries.get() + r * dim;
             if (sum == 0) continue;
             const float* vector = at<float>(step.values, 0, scores.head_of_rules(scores.h), d);
-            for (int64_t f = 0; f < dim; f++) to_query[f] += sum * vector[f * step.values.column];
+            for (int64_t f = 0; f < dim; f++) to_query[f] += sum * vector[f];
             float* to = step.gradient + (chunk * distances + d) * dim;
             for (int64_t f = 0; f < dim && step.gradient; f++) to[f] += sum * query[f];
         }

@@ -270,9 +270,7 @@ class Scores {
                       high = std::clamp(start + count - 1 - p, -reach, reach);
         for (int64_t distance = low; distance <= high; distance++) {
             const float* vector = at<float>(step.values, 0, head_of_rules(h), distance + reach);
-            float sum = 0;
-            for (int64_t f = 0; f < matrix.head_dim; f++) sum += query[f] * vector[f * step.values.column];
-            relative[distance + reach] = sum;
+            relative[distance + reach] = product_of(query, vector, matrix.head_dim);
         }
         for (int64_t j = 0; j < count; j++) scores[j] += relative[std::clamp(start + j - p, -reach, reach) + reach];
     }

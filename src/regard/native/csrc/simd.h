@@ -78,6 +78,16 @@ inline float sum_of(Floats vector) {
     return lanes[0];
 }
 
+// The product of two vectors.
+inline float product_of(const float* a, const float* b, int64_t count) {
+    Floats sums = broadcast(0.0f);
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES) sums += load(a + i) * load(b + i);
+    float sum = sum_of(sums);
+    for (; i < count; i++) sum += a[i] * b[i];
+    return sum;
+}
+
 inline float largest_of(Floats vector) {
     float lanes[LANES];
     store(lanes, vector);
