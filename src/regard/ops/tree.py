@@ -25,27 +25,25 @@ Number = int | float | torch.SymInt | torch.SymFloat
 def tensors_in(tree: Any) -> list[Tensor]:
     """The tensors of a tree, in the order of `map_tensors`; a tensor that occurs twice is listed twice."""
     tensors: list[Tensor] = []
-    todo, parents = [tree], []
-    while todo:
-        part = todo.pop()
-        cls = type(part)
-        if cls in _LEAVES:  # as most parts are; this is the cheapest test
-            continue
-        if isinstance(part, Tensor):
-            tensors.append(part)
-        elif part is _END:
-            parents.pop()
-        elif id(part) not in parents:  # a rule that holds itself is listed once
-            kind = object if getattr(cls, "is_tree_node", False) else _KINDS.get(cls) or _find_kind(cls)
-            if kind is not None:
-                parts = part.__dict__.values() if kind is object else part.values() if kind is Mapping else part
-                parents.append(id(part))
-                todo += (_END, *reversed([*parts]))
+    levels, parents = [iter([tree])], list[int]()
+    while levels:
+        for part in levels[-1]:
+            cls = type(part)
+            if cls in _LEAVES:  # as most parts are; this is the cheapest test
+                continue
+            if isinstance(part, Tensor):
+                tensors.append(part)
+            elif id(part) not in parents:  # a rule that holds itself is listed once
+                kind = object if getattr(cls, "is_tree_node", False) else _KINDS.get(cls) or _find_kind(cls)
+                if kind is not None:
+                    parts = part.__dict__.values() if kind is object else part.values() if kind is Mapping else part
+                    levels.append(iter([*parts]))
+                    parents.append(id(part))
+                    break
+        else:
+            levels.pop()
+            del parents[-1:]
     return tensors
-
-
-_END = object()
-"""Among the parts that are left to visit: all parts of the last parent have been visited."""
 
 
 def map_tensors(tree: Tree, fn: Callable[[Tensor], Tensor]) -> Tree:
