@@ -7,7 +7,7 @@ dataclasses the parts are their ``__dict__``, so it does not matter how a rule h
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -25,7 +25,8 @@ Number = int | float | torch.SymInt | torch.SymFloat
 def tensors_in(tree: Any) -> list[Tensor]:
     """The tensors of a tree, in the order of `map_tensors`; a tensor that occurs twice is listed twice."""
     tensors: list[Tensor] = []
-    levels, parents = [iter([tree])], list[int]()
+    levels: list[Iterator[Any]] = [iter([tree])]
+    parents: list[int] = []
     while levels:
         for part in levels[-1]:
             cls = type(part)
