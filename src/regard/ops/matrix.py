@@ -222,7 +222,7 @@ class Matrix:
         *sizes, num_keys = self.request.shape
         self._check_limit(prod(map(len, entries)) * len(range(*keys.indices(num_keys))), DENSE_LIMIT)
         selected = [
-            None if len(part) == size else torch.tensor(part, device=self.request.query.device)
+            None if len(part) == size else torch.arange(part.start, part.stop, device=self.request.query.device)
             for part, size in zip(entries, sizes, strict=True)
         ]
         return self._evaluate(self.request.at(*selected), {"cells": SelectCells(self._source, keys)})["cells"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -174,12 +174,13 @@ class AttentionRequest:
                 continue
             query = query.index_select(axis, index)
             if axis < 2:
-                key = key.index_select(axis, index // group if axis == 1 else index)
+                key = key.index_select(axis, index // group if axis == 1 and group > 1 else index)
             before = selected[axis]
             selected[axis] = index if before is None else before[index]
         batch, heads, rows = selected
         full_shape = self.shape if self.full_shape is None else self.full_shape
-        return replace(whole, query=query, key=key, batch=batch, heads=heads, rows=rows, full_shape=full_shape)
+        mask, score, scale, offset = whole.mask, whole.score, whole.scale, whole.offset
+        return AttentionRequest(query, key, mask, score, scale, offset, batch, heads, rows, full_shape)
 
 
 def in_dtype_of_sums(tree: Tree, dtype: torch.dtype) -> Tree:

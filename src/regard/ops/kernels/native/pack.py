@@ -75,10 +75,9 @@ class Packer:
         strides = [0 if size == 1 else stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
         return Strided(tensor.data_ptr(), *strides, DTYPES.get(tensor.dtype, 0))
 
-    def tensors(self, step: Step, count: int) -> list[Strided]:
-        """The tensors of a step, and nothing in place of those that are missing."""
-        tensors = step.tensors()
-        return [*map(self.strided, tensors), *[Strided()] * (count - len(tensors))]
+    def tensors(self, step: Step) -> Iterator[Strided]:
+        """The tensors of a step; what a structure has beyond them stays zero."""
+        return map(self.strided, step.tensors())
 
     def pointer(self, tensor: Tensor | None, dtype: torch.dtype) -> int | None:
         """The address of a tensor's elements in a dtype, contiguous."""
@@ -124,7 +123,7 @@ class Packer:
         for step in steps:
             first, second = (*step.numbers, 0, 0)[:2]
             first, second = UNLIMITED if first is None else first, UNLIMITED if second is None else second
-            packed.append(MaskStep(MASK_KINDS[step.kind], first, second, *self.tensors(step, 2)))
+            packed.append(MaskStep(MASK_KINDS[step.kind], first, second, *self.tensors(step)))
         return MaskSteps(len(packed), self.array(MaskStep, packed))
 
     def _score_step(self, step: Step) -> ScoreStep:
@@ -148,18 +147,16 @@ class Packer:
         if step.kind in ("received", "transposed"):
             return [*self._columns(step, results[0], chunks)]
         height, width = results[0].shape[-2:]
-        values, row_groups, key_groups = self.tensors(step, 3)
         call = MeasureCall(
             MEASURE_KINDS[step.kind],
             number=step.numbers[0] if step.numbers else 0,
             height=height,
             width=width,
-            values=values,
-            row_groups=row_groups,
-            key_groups=key_groups,
             result=results[0].data_ptr(),
             second=results[1].data_ptr() if len(results) > 1 else None,
         )
+        for name, tensor in zip(("values", "row_groups", "key_groups"), self.tensors(step), strict=False):
+            setattr(call, name, tensor)
         if step.mask is not None:
             call.mask = self.mask(step.mask)
         if step.other is not None:
