@@ -13,6 +13,7 @@ from regard.diagnostics.cases import MASKS, Case, Shape
 from regard.errors import InvalidArgument, RegardError
 from regard.ops.kernels.blocks import BlockSizes
 from regard.ops.kernels.blockwise import Blockwise
+from regard.ops.kernels.dispatch import NATIVE
 from regard.ops.kernels.reference import Reference
 from regard.ops.masks import Mask, as_mask
 from regard.ops.measures import Entropy, Max, Measure, Received
@@ -37,6 +38,8 @@ def check(
     rule: Mask | Score | Measure | Any, *, shapes: Sequence[tuple[int, int, int, int]] | None = None, head_dim: int = 8
 ) -> None:
     """Compare what a rule gives in small blocks with the reference kernel, which computes the whole matrix at once.
+
+    A rule with `steps` that the native kernel knows is compared there, too: the steps must say what the class computes.
 
     The comparison covers the output, the measures ``"entropy"``, ``"received"`` and ``"max"``, or the rule itself if it
     is a measure, and the gradients with respect to query, key, value and the rule's tensors, for several masks, shapes
@@ -67,7 +70,7 @@ def check(
         ...         return tile.keys
         >>> regard.testing.check(Wrong())  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        regard.testing.RuleMismatch: Wrong: output differs from the reference kernel by ...
+        regard.testing.RuleMismatch: Wrong: output of the kernel 'blockwise' differs from the reference by ...
     """
     rule = rule if isinstance(rule, Rule) else as_mask(rule)
     for shape in SHAPES if shapes is None else shapes:
@@ -76,19 +79,21 @@ def check(
             try:
                 call = _call(rule, Case(mask, MASKS[mask], shape=Shape.of(shape, head_dim)), dtype)
                 expected = call.results(Reference())
-                differentiable = [name for name, exact in expected.items() if exact.requires_grad]
-                actual = call.results(in_blocks, differentiable)  # a measure may return counts
+                differentiable = [name for name, exact in expected.items() if exact.requires_grad]  # not counts
+                kernels = [in_blocks] if any(NATIVE.unsupported_reasons(call.inputs())) else [in_blocks, NATIVE]
+                results = [(kernel, call.results(kernel, differentiable)) for kernel in kernels]
             except (IndexError, RuntimeError) as error:
                 raise InvalidArgument(
                     f"rule: {type(rule).__name__} failed for (batch, heads, queries, keys) = {shape} with "
                     f"{type(error).__name__}: {error}; if its tensors fit one shape only, pass shapes=[...]"
                 ) from error
-            for name, exact in expected.items():
-                largest, limit = difference(actual[name], exact), tolerance(actual[name], dtype, in_blocks)
+            for (kernel, actual), (name, exact) in product(results, expected.items()):
+                largest, limit = difference(actual[name], exact), tolerance(actual[name], dtype, kernel)
                 if not largest <= limit * (1 if exact.itemsize == 2 else SLACK):
                     raise RuleMismatch(
-                        f"{type(rule).__name__}: {name} differs from the reference kernel by {largest:.2g} for (batch, "
-                        f"heads, queries, keys) = {shape}, {str(dtype).removeprefix('torch.')}, mask '{mask}'"
+                        f"{type(rule).__name__}: {name} of the kernel '{kernel.name}' differs from the reference by "
+                        f"{largest:.2g} for (batch, heads, queries, keys) = {shape}, "
+                        f"{str(dtype).removeprefix('torch.')}, mask '{mask}'"
                     )
 
 

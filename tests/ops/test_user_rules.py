@@ -22,6 +22,7 @@ from regard.ops.masks import Mask
 from regard.ops.measures import Measure
 from regard.ops.rules import class_by_id, registered
 from regard.ops.scores import Score
+from regard.ops.steps import Step
 from regard.ops.tile import KeyRange
 from regard.recordings.layer import Layer
 from regard.recordings.recording import Recording
@@ -80,7 +81,7 @@ class HalfEntropy(regard.Entropy):
         return super().compute(block) / 2
 
 
-class Gini(Measure):
+class GiniCoefficient(Measure):
     """The Gini coefficient of each row, over all keys."""
 
     def compute(self, block):
@@ -123,7 +124,7 @@ def rules(user, kind):
         return user.EvenDistance(), user.Warm(learned), [user.HalfEntropy(), "entropy"], learned
     learned = torch.randn(KEYS, generator=random, dtype=torch.float64).requires_grad_()
     hidden = torch.arange(KEYS) % 3 == 1
-    return user.Blocked(hidden), user.Negative(learned), [user.Gini(), "received"], learned
+    return user.Blocked(hidden), user.Negative(learned), [user.GiniCoefficient(), "received"], learned
 
 
 def formula(kind, query, key, value, learned):
@@ -242,7 +243,10 @@ def test_user_rules_are_listed_and_known_by_name(user):
     assert "learned temperature" in str(facts["scores"])
     assert "Gini coefficient" in str(facts["measures"])
     query, key, _ = tensors()
-    assert weights(query, key).measure("gini", "half_entropy").keys() == {"gini", "half_entropy"}
+    assert weights(query, key).measure("gini_coefficient", "half_entropy").keys() == {
+        "gini_coefficient",
+        "half_entropy",
+    }
 
 
 @pytest.mark.parametrize("kind", ["subclass", "scratch"])
@@ -298,8 +302,28 @@ class ArgmaxWithoutLastKey(Argmax):
 
 def test_a_measure_without_a_gradient_can_be_checked():
     check(Argmax())
-    with pytest.raises(RuleMismatch, match="ArgmaxWithoutLastKey: result differs"):
+    with pytest.raises(RuleMismatch, match="ArgmaxWithoutLastKey: result of the kernel 'blockwise' differs"):
         check(ArgmaxWithoutLastKey())
+
+
+def test_steps_that_say_something_else_are_found():
+    class Past(Mask):
+        def allowed(self, tile):
+            return tile.kv_idx <= tile.q_pos
+
+        def steps(self, place):
+            return [Step("window", (3, 0))]
+
+    class SumOfSquares(Measure):
+        def compute(self, block):
+            return block.weights.square().sum(-1)
+
+        def steps(self, place):
+            return [Step("entropy")]
+
+    for rule in (Past(), SumOfSquares()):
+        with pytest.raises(RuleMismatch, match="of the kernel 'native' differs"):
+            check(rule)
 
 
 class Sized(Mask):

@@ -95,7 +95,7 @@ def _ranges_of_step(step: Step, place: Place) -> KeyRanges:
         assert first is not None
         assert second is not None
         return document_ranges(first[..., 0], second[:, :, 0])
-    if first is not None and first.shape[2] == 1 and first.shape[3] == keys:  # dense, and the same for all queries
+    if step.kind == "dense" and first is not None and first.shape[2:] == (1, keys):  # the same for all queries
         index = torch.arange(keys, device=place.device)
         starts = torch.where(first, index, keys).amin(-1)
         stops = torch.where(first, index + 1, 0).amax(-1)
