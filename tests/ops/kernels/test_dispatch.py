@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import re
+from dataclasses import replace
+
 import pytest
 import torch
 
 from helpers.ops.cases import CPU_KERNELS
-from regard.errors import InvalidArgument, KernelNotSupported
+from regard.errors import InvalidArgument, InvalidType, KernelNotSupported
 from regard.ops import attend
 from regard.ops.kernels.base import Kernel, KernelInputs
+from regard.ops.kernels.blocks import CPU
 from regard.ops.kernels.blockwise import Blockwise
-from regard.ops.kernels.dispatch import KERNELS, NATIVE, select_kernel
+from regard.ops.kernels.dispatch import KERNELS, NATIVE, as_kernel, select_kernel
 from regard.ops.kernels.native.kernel import Native
 from regard.ops.kernels.sdpa import Sdpa
 from regard.ops.kernels.sparse import Sparse
@@ -90,7 +95,7 @@ def test_kernels_may_be_inefficient_only_on_request():
     dense_graph = Neighbours(*torch.cartesian_prod(nodes, nodes).T)
     long = torch.zeros(1, 1, 3000, 4)
     cases = [
-        (Sparse(), inputs(mask=dense_graph), "the graph is too dense: more than 1 in 8 cells are edges"),
+        (Sparse(), inputs(mask=dense_graph), "the graph is too dense: more than 12.5% of the cells are edges"),
         (Sdpa(), KernelInputs(long, make_request(long, long, mask=Window(5, 0)), {}), "the mask would need a dense"),
     ]
     for kernel, call, reason in cases:
@@ -133,6 +138,28 @@ def test_kernels_with_the_same_settings_are_equal():
     assert Blockwise() == Blockwise(min_multiply_adds=2**32) != Blockwise(min_multiply_adds=0)
     assert Sparse() != Blockwise()
     assert len({Sparse(), Sparse(max_density=0.5), Sparse(max_density=1 / 8)}) == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: Blockwise(sizes=3), InvalidType, "sizes: expected BlockSizes or None, got 3"),
+        (lambda: Blockwise(min_multiply_adds=None), InvalidType, "min_multiply_adds: expected an int"),
+        (lambda: replace(CPU, rows=0), InvalidArgument, "BlockSizes.rows: expected an int of at least 1, got 0"),
+        (lambda: Sparse(max_density=math.nan), InvalidArgument, "max_density: expected a finite number"),
+        (lambda: Native(cache_bytes=0), InvalidArgument, "cache_bytes: expected"),
+        (lambda: as_kernel(Blockwise), InvalidType, "got the class Blockwise; use Blockwise()"),
+    ],
+)
+def test_settings_are_checked_where_a_kernel_is_made(make, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        make()
+
+
+def test_a_graph_may_be_too_dense_for_a_density_of_zero():
+    node = torch.zeros(1, dtype=torch.int64)
+    reasons = Sparse(max_density=0).inefficient_reasons(inputs(mask=Neighbours(node, node)))
+    assert list(reasons) == ["the graph is too dense: more than 0.0% of the cells are edges"]
 
 
 def test_an_unknown_name_gets_a_hint():

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from regard.checks import Checks
 from regard.ops.grouped_query import kv_heads_of
 from regard.ops.masks.key_ranges import UNKNOWN, KeyRanges, key_ranges
 from regard.ops.measures.base import BlockIndex
@@ -36,6 +37,11 @@ class BlockSizes:
     max_rows: int
     elements: int
     elements_per_head: int
+
+    def __post_init__(self) -> None:
+        with Checks() as checks:
+            for name, value in vars(self).items():
+                checks.integer(f"BlockSizes.{name}", value, low=1)
 
 
 CPU = BlockSizes(rows=128, max_rows=1024, elements=2**19, elements_per_head=2**22)

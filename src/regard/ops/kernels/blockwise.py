@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.errors import InvalidArgument
+from regard.checks import Checks
+from regard.errors import InvalidArgument, short_repr
 from regard.ops.autograd import AutogradFunction
 from regard.ops.dropout import dropped_weights
 from regard.ops.grouped_query import grouped_matmul, grouped_matmul_grad
@@ -46,6 +47,12 @@ class Blockwise(DifferentiableKernel):
 
     sizes: BlockSizes | None = None
     min_multiply_adds: int = 2**32
+
+    def __post_init__(self) -> None:
+        with Checks() as checks:
+            if self.sizes is not None and not isinstance(self.sizes, BlockSizes):  # pyright: ignore[reportUnnecessaryIsInstance]
+                checks.fail_type(f"sizes: expected BlockSizes or None, got {short_repr(self.sizes)}")
+            checks.integer("min_multiply_adds", self.min_multiply_adds, low=0)
 
     def sizes_on(self, device: torch.device) -> BlockSizes:
         """The sizes of the blocks on a device."""

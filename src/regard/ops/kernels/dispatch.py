@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from regard.errors import InvalidArgument, KernelNotSupported, did_you_mean, short_repr
+from regard.errors import InvalidArgument, InvalidType, KernelNotSupported, did_you_mean, short_repr
 from regard.ops.kernels.base import Kernel, KernelInputs
 from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.native.kernel import Native
@@ -44,7 +44,10 @@ def as_kernel(choice: str | Kernel) -> Kernel:
 
     Raises:
         InvalidArgument: If there is none of this name.
+        InvalidType: If it is a class.
     """
+    if isinstance(choice, type) and issubclass(choice, Kernel):
+        raise InvalidType(f"kernel: expected a kernel, got the class {choice.__name__}; use {choice.__name__}()")
     kernel = choice if isinstance(choice, Kernel) else Kernel.registered.get(str(choice))
     if kernel is None:
         known = ", ".join(Kernel.registered)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.checks import Checks
 from regard.ops.indexing import SelectCells
 from regard.ops.kernels.base import KernelInputs
 from regard.ops.kernels.blocks import BlockLocation, BlockSizes, slices
@@ -41,10 +42,15 @@ class Sparse(Blockwise):
 
     max_density: float = field(default=1 / 8, kw_only=True)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        with Checks() as checks:
+            checks.number("max_density", self.max_density, low=0, high=1)
+
     def inefficient_reasons(self, inputs: KernelInputs) -> Iterator[str]:
         graph = find_part(inputs.request.mask, Neighbours)
         if graph is not None and graph.num_edges > self.max_density * prod(inputs.request.shape[2:]):
-            yield f"the graph is too dense: more than 1 in {1 / self.max_density:.0f} cells are edges"
+            yield f"the graph is too dense: more than {self.max_density:.1%} of the cells are edges"
 
     def streams(self, inputs: KernelInputs) -> tuple[list[Iterator[BlockLocation]], int]:
         """One stream, for the blocks share queries and keys; of rows with similar numbers of edges, to pad little."""

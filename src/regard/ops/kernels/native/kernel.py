@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from regard.checks import Checks
 from regard.native.cache_size import second_level_bytes
 from regard.native.library import DTYPES, Call, Library, MeasureCall, Strided, library, strided
 from regard.ops.kernels.base import KernelInputs, RunOptions
@@ -46,6 +47,10 @@ class Native(DifferentiableKernel):
 
     level: str | None = None
     cache_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        with Checks() as checks:
+            checks.integer("cache_bytes", self.cache_bytes, low=1, below=2**63, optional=True)
 
     def unavailable_reason(self) -> str | None:
         found = library(self.level)
