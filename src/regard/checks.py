@@ -116,13 +116,14 @@ class Checks:
         """Check that a value is a finite number with ``low <= value <= high`` and ``above < value < below``."""
         if value is None and optional:
             return True
-        expected = _range("a finite number", optional, low, below, above, high)
+        limits = optional, low, below, above, high
         if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
+            expected = _range("a finite number", *limits)
             return self.fail_type(f"{name}: expected {expected}, got {short_repr(value)}")
         too_low = (low is not None and value < low) or (above is not None and value <= above)
         too_high = (high is not None and value > high) or (below is not None and value >= below)
         if too_low or too_high or not _is_finite(value):
-            return self.fail(f"{name}: expected {expected}, got {value}")
+            return self.fail(f"{name}: expected {_range('a finite number', *limits)}, got {value}")
         return True
 
     def choice(self, name: str, value: Any, choices: Iterable[str]) -> bool:

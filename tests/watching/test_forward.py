@@ -242,7 +242,7 @@ def test_nothing_seen_is_an_error():
     ):
         model(torch.zeros(1, 3))
     with (
-        pytest.raises(InvalidArgument, match=r"Linear: nothing was recorded: the model was not called$"),
+        pytest.raises(InvalidArgument, match=r"Linear: nothing was recorded: the model was not called, or only"),
         regard.watch(model),
     ):
         pass

@@ -160,9 +160,12 @@ def test_falcon_names_the_option_that_its_own_attention_comes_with():
 
 def test_attention_that_was_not_called_is_said_to_be_so():
     model = built("bert")
-    message = r"nothing was recorded: its attention was not called \(encoder\.layer\.0\.attention,"
+    message = "nothing was recorded: the model was not called, or only a part of it without attention"
     with pytest.raises(InvalidArgument, match=message), regard.watch(model):
         model.embeddings(IDS)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 8)
+    with pytest.raises(InvalidArgument, match=r"its attention was not called \(self_attn\)$"), regard.watch(layer):
+        layer.linear1(torch.zeros(1, 8))
 
 
 @pytest.mark.parametrize("name", ["t5", "bart"])

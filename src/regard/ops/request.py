@@ -220,8 +220,9 @@ def check_request(
 ) -> AttentionRequest | None:
     """The request, or None with the problems in `checks`; `tensors` are query, key and, if there is one, value."""
     before = len(checks.problems)
-    rule = None if mask is None else checks.collect(as_mask, mask)
-    valid_score = DEFAULT_SCORE if score is None else checks.collect(as_score, score)
+    rule = mask if mask is None or isinstance(mask, Mask) else checks.collect(as_mask, mask)
+    score = DEFAULT_SCORE if score is None else score
+    valid_score = score if isinstance(score, Score) else checks.collect(as_score, score)
     if scale is not None:
         checks.number("scale", scale)
     if offset is not None:  # query i has position i + offset

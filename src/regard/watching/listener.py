@@ -297,7 +297,7 @@ class Listener(WatchBlock):
     def _why_nothing(self) -> str:
         """Why nothing was recorded, as far as can be known."""
         if not self._modules_run and not isinstance(self.model, torch.jit.ScriptModule):
-            return "the model was not called"
+            return "the model was not called, or only a part of it without attention"
         if self._layer_names is not None:
             return "the modules in layers=[...] did not compute attention"
         for name, module in self._not_recorded.items():

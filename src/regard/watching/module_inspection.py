@@ -86,12 +86,10 @@ def may_attend(cls: type[nn.Module]) -> bool:
 
 
 def around_attention(modules: Mapping[str, nn.Module]) -> set[str]:
-    """The names of a model and its children, of the modules that may attend, and of all modules around these."""
-    names: set[str] = set()
+    """The names of a model, of the modules in it that may attend, and of all modules around these."""
+    names = {""}
     for name, module in modules.items():
-        if "." not in name:
-            names.add(name)
-        elif isinstance(module, REGARD_LAYERS) or may_attend(type(module)):
+        if isinstance(module, REGARD_LAYERS) or may_attend(type(module)):
             while name not in names:
                 names.add(name)
                 name = name.rpartition(".")[0]

@@ -28,9 +28,11 @@ def select_kernel(inputs: KernelInputs, choice: str | Kernel | None = None) -> K
         KernelNotSupported: If the chosen kernel cannot compute the call; the message says why.
     """
     if choice is None:
+        if _sdpa_is_better(inputs):
+            return SDPA
         for kernel in KERNELS:
             if kernel.is_suitable(inputs):
-                return SDPA if kernel is NATIVE and _sdpa_is_better(inputs) else kernel
+                return kernel
         raise AssertionError("the kernel 'reference' computes every call")
     kernel = as_kernel(choice)
     reasons = list(kernel.unsupported_reasons(inputs))
@@ -57,7 +59,7 @@ def as_kernel(choice: str | Kernel) -> Kernel:
 
 
 def _sdpa_is_better(inputs: KernelInputs) -> bool:
-    """Whether SDPA computes the output alone faster than `native`; a compiled program plans it with the rest."""
+    """Whether SDPA computes the output alone, and faster than `native`; a compiled program plans it with the rest."""
     if inputs.measures or inputs.dropout:
         return False
     return (torch.compiler.is_compiling() or NATIVE.is_slower_than_sdpa(inputs)) and SDPA.is_suitable(inputs)

@@ -66,7 +66,7 @@ class MeasureResults:
 
     def tensors(self) -> list[Tensor]:
         """The tensors of all results, in the order of the measures."""
-        return [*chain.from_iterable(map(self.whole, self.measures))]
+        return [*chain.from_iterable(map(self._wholes.__getitem__, self.measures))]
 
 
 def result_layouts(inputs: KernelInputs) -> Layouts:

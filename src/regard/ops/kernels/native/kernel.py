@@ -91,7 +91,7 @@ class Native(DifferentiableKernel):
         seed = 0 if options.seed is None else int(options.seed)
         lse = query.new_empty(query.shape[:3], dtype=torch.float32) if options.saves else None
         call = forward_call(packer, inputs, output, results, lse, seed)
-        call.cache_bytes = self._cache_bytes()
+        call.cache_bytes = self.cache_bytes or second_level_bytes()
         self._library().run(call)
         return ForwardResult(output, results, () if lse is None else (lse,))
 
@@ -114,16 +114,14 @@ class Native(DifferentiableKernel):
         if isinstance(found, str) or query.dtype not in DTYPES:
             return False
         work = 2 * query.shape[1:].numel() * key.shape[2]  # of a sequence: the batch must not decide
-        steps = steps_for(found.level, self._cache_bytes(), str(query.dtype).removeprefix("torch."))
+        cache_bytes = self.cache_bytes or second_level_bytes()
+        steps = steps_for(found.level, cache_bytes, str(query.dtype).removeprefix("torch."))
         return is_sdpa_faster(steps, work)
 
     def _library(self) -> Library:
         found = library(self.level)
         assert isinstance(found, Library), found
         return found
-
-    def _cache_bytes(self) -> int:
-        return second_level_bytes() if self.cache_bytes is None else self.cache_bytes
 
 
 def forward_call(
