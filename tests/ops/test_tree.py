@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
+from collections import defaultdict, namedtuple
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -46,6 +46,8 @@ def test_lists_tuples_named_tuples_and_mappings_are_trees():
     assert [t.numel() for t in tensors_in(doubled)] == [1, 2, 3, 4]
     assert all((t == 2).all() for t in tensors_in(doubled))
     assert (type(doubled), type(doubled[1]), type(doubled[2])) == (list, tuple, Pair)
+    default = map_tensors(defaultdict(list, x=one), lambda tensor: tensor * 2)
+    assert (type(default), default["x"].tolist(), default["y"]) == (defaultdict, [2.0], [])
     assert tensors_in({1, 2}) == tensors_in("text") == tensors_in(object()) == []
 
 

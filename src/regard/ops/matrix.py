@@ -221,10 +221,7 @@ class Matrix:
         """A range of keys for these batch entries, heads and queries, (batch, heads, queries, keys)."""
         *sizes, num_keys = self.request.shape
         self._check_limit(prod(map(len, entries)) * len(range(*keys.indices(num_keys))), DENSE_LIMIT)
-        selected = [
-            None if len(part) == size else torch.arange(part.start, part.stop, device=self.request.query.device)
-            for part, size in zip(entries, sizes, strict=True)
-        ]
+        selected = [None if len(part) == size else part for part, size in zip(entries, sizes, strict=True)]
         return self._evaluate(self.request.at(*selected), {"cells": SelectCells(self._source, keys)})["cells"]
 
     def _rows(self, numbers: Tensor, limit: int, keys: slice = slice(None)) -> Tensor:

@@ -26,6 +26,9 @@ DEFAULT_SCORE = ScaledDotProduct()
 MAX_OFFSET = 2**62
 """Positions stay below this, so that a window's limits can be added to them in int64."""
 
+Entries = Tensor | range
+"""Entries of an axis, in any order or adjacent."""
+
 _AXES = {
     "query": "(batch, heads, queries, head_dim)",
     "key": "(batch, kv_heads, keys, head_dim)",
@@ -162,25 +165,33 @@ class AttentionRequest:
         return in_dtype_of_sums(self, self.dtype) if is_tracked else self
 
     def at(
-        self, batch: Tensor | None = None, heads: Tensor | None = None, rows: Tensor | None = None
+        self, batch: Entries | None = None, heads: Entries | None = None, rows: Entries | None = None
     ) -> AttentionRequest:
-        """The same matrix for some batch entries, heads and queries; None keeps all."""
+        """The same matrix for some batch entries, heads and queries; None keeps all. Ranges copy nothing."""
         whole = self.in_dtype_of_sums()  # an index may repeat, and heads may share a key
         query, key = whole.query, whole.key
         selected = [self.batch, self.heads, self.rows]
         group = query.shape[1] // key.shape[1]
-        for axis, index in enumerate((batch, heads, rows)):
-            if index is None:
+        for axis, entries in enumerate((batch, heads, rows)):
+            if entries is None:
                 continue
-            query = query.index_select(axis, index)
+            is_range = isinstance(entries, range)
+            index = torch.arange(entries.start, entries.stop, device=query.device) if is_range else entries
+            query = _select(query, axis, entries)
             if axis < 2:
-                key = key.index_select(axis, index // group if axis == 1 and group > 1 else index)
+                key = _select(key, axis, entries if axis == 0 or group == 1 else index // group)
             before = selected[axis]
             selected[axis] = index if before is None else before[index]
         batch, heads, rows = selected
         full_shape = self.shape if self.full_shape is None else self.full_shape
         mask, score, scale, offset = whole.mask, whole.score, whole.scale, whole.offset
         return AttentionRequest(query, key, mask, score, scale, offset, batch, heads, rows, full_shape)
+
+
+def _select(tensor: Tensor, axis: int, entries: Entries) -> Tensor:
+    if isinstance(entries, range):
+        return tensor.narrow(axis, entries.start, len(entries))
+    return tensor.index_select(axis, entries)
 
 
 def in_dtype_of_sums(tree: Tree, dtype: torch.dtype) -> Tree:

@@ -27,9 +27,9 @@ class Rule:
 
     A class that annotates fields becomes a dataclass without a decorator, and cannot be a frozen one. Tensors that a
     rule holds as attributes, also in lists, tuples, dicts, dataclasses and other rules, get gradients and move with
-    `to`. Where gradients are computed, those in half precision are in float32 (float64 for float64), in which sums are
-    added up. To be saved in a recording, a rule must keep each argument of its constructor as an attribute of the same
-    name.
+    `to`; slots are not a part of a rule, and copies of it lack them. Where gradients are computed, tensors in half
+    precision are in float32 (float64 for float64), in which sums are added up. To be saved in a recording, a rule must
+    keep each argument of its constructor as an attribute of the same name.
 
     Attributes:
         name: The class's name in snake case: what ``measure="..."`` and ``score="..."`` take. Set it by

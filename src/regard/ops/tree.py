@@ -7,7 +7,8 @@ dataclasses the parts are their ``__dict__``, so it does not matter how a rule h
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from copy import copy
 from dataclasses import is_dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -78,7 +79,11 @@ def _map_tensors(tree: Any, fn: Callable[[Tensor], Tensor], parents: dict[int, A
         new.__dict__.update(mapped)
         return new
     if kind is Mapping:
-        return mapped
+        if cls is dict or not isinstance(tree, MutableMapping):
+            return mapped
+        new = copy(tree)
+        new.update(mapped)
+        return new
     make: Any = getattr(cls, "_make", cls)  # a named tuple takes its parts one by one
     return make(list(mapped.values()))
 
