@@ -62,9 +62,11 @@ def _map_tensors(tree: Any, fn: Callable[[Tensor], Tensor], parents: dict[int, A
         return tree
     if id(tree) in parents:  # a rule that holds itself
         return parents[id(tree)]
-    new: Any = object.__new__(cls) if kind is object else tree
-    parents = {**parents, id(tree): new}
     parts: Any = tree.__dict__ if kind is object else tree
+    if not parts:
+        return tree
+    new: Any = object.__new__(cls) if kind is object else tree
+    parents[id(tree)] = new
     mapped: dict[Any, Any] = {}
     changed = False
     for name, part in enumerate(parts) if kind is Sequence else parts.items():
@@ -73,6 +75,7 @@ def _map_tensors(tree: Any, fn: Callable[[Tensor], Tensor], parents: dict[int, A
             continue
         mapped[name] = fn(part) if isinstance(part, Tensor) else _map_tensors(part, fn, parents)
         changed = changed or mapped[name] is not part
+    del parents[id(tree)]
     if not changed:
         return tree
     if kind is object:

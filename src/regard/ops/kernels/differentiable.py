@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter, is_
 from typing import Any, ClassVar, NamedTuple
@@ -143,8 +143,8 @@ class _Call:
     def without_tensors(self) -> _Call:
         """The call with placeholders: its tensors must be held by autograd alone, which frees or offloads them."""
         placeholder = torch.empty(0)
-        inputs = map_tensors(self.inputs, lambda _: placeholder)
-        return replace(self, inputs=inputs, tensors=[placeholder] * len(self.tensors))
+        inputs, tensors = map_tensors(self.inputs, lambda _: placeholder), [placeholder] * len(self.tensors)
+        return _Call(self.kernel, inputs, self.options, tensors, self.layouts, self.num_saved)
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> KernelInputs:
         """The inputs with other tensors, as `torch.func` passes them."""
