@@ -56,7 +56,7 @@ class RuleSteps(NamedTuple):
     """The steps of the rules of a call; None for a rule that cannot be written as steps.
 
     Args:
-        mask: Of the mask; also None if there is none.
+        mask: Of the mask; empty if there is none.
         score: Of the score.
         measures: Of each measure.
     """

@@ -47,7 +47,7 @@ class KernelInputs:
         if steps is None:
             request = self.request
             place = request.place
-            mask = None if request.mask is None else request.mask.steps(place)
+            mask = [] if request.mask is None else request.mask.steps(place)
             score = request.score.steps(place)
             place = place if request.full_shape is None else request.local_place
             steps = self._steps = RuleSteps(mask, score, [])

@@ -109,7 +109,7 @@ class Packer:
             scores=self.array(ScoreStep, scores) if scores else None,
             sinks=None if sinks is None else self.pointer(sinks, torch.float32),
         )
-        if steps.mask is not None:
+        if steps.mask:
             matrix.mask = self.mask(steps.mask)
         if request.full_shape is not None:  # a part of the matrix
             matrix.batch_index = self.pointer(request.batch, torch.int64)
