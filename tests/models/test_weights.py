@@ -59,14 +59,20 @@ def test_no_random_number_is_drawn(tmp_path):
 
 
 def test_a_model_without_weights_has_no_memory_and_imports_no_compiler():
-    with init_empty_weights():
-        model = Transformer(CONFIG)
-    assert all(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
+    kinds = get_args(Positions)
+    for positions in kinds:
+        model = make_model(positions=positions)
+        with init_empty_weights():
+            empty = make_model(positions=positions)
+        for tensors, expected in ((empty.parameters(), model.parameters()), (empty.buffers(), model.buffers())):
+            for tensor, exact in zip(tensors, expected, strict=True):
+                assert (tensor.is_meta, tensor.shape, tensor.dtype) == (True, exact.shape, exact.dtype)
     code = (
         "import sys; from regard.models import Transformer, TransformerConfig\n"
         "from regard.models.weights import init_empty_weights\n"
         "before = 'sympy' in sys.modules  # torch 2.14 imports it itself\n"
-        "with init_empty_weights(): Transformer(TransformerConfig(60, positions='learned'))\n"
+        f"for positions in {kinds}:\n"
+        "    with init_empty_weights(): Transformer(TransformerConfig(60, positions=positions))\n"
         "assert 'torch._dynamo' not in sys.modules and ('sympy' in sys.modules) == before"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -26,9 +26,16 @@ class GrowingTable(nn.Module):
         """The table for positions 0 to length − 1."""
         raise NotImplementedError
 
+    def table_shape(self, length: int) -> tuple[int, ...]:
+        """The shape of that table."""
+        raise NotImplementedError
+
     def reset_buffers(self) -> None:
         """Compute the table of the first 512 positions; needed after building the module on the ``meta`` device."""
-        self.table = self.compute_table(512)
+        if torch.get_default_device().type == "meta":  # whose arithmetic imports a compiler (a second)
+            self.table = torch.empty(self.table_shape(512))
+        else:
+            self.table = self.compute_table(512)
 
     def table_for(self, length: int) -> Tensor:
         """The table, with at least this number of positions."""
@@ -113,6 +120,9 @@ class SinusoidalPositions(GrowingTable, AbsolutePositions):
 
     def compute_table(self, length: int) -> Tensor:
         return sinusoids(length, self.d_model, interleaved=self.interleaved)
+
+    def table_shape(self, length: int) -> tuple[int, int]:
+        return length, self.d_model
 
 
 class LearnedPositions(AbsolutePositions):

@@ -145,6 +145,9 @@ class RotaryPositions(GrowingTable, AttentionPositions):
         angles = positions[:, None] * torch.tensor(self.frequencies, dtype=torch.float64)
         return torch.stack([angles.cos(), angles.sin()]).float()
 
+    def table_shape(self, length: int) -> tuple[int, int, int]:
+        return 2, length, len(self.frequencies)
+
     def rotate(self, heads: Float[Tensor, "batch heads tokens head_dim"], offset: int) -> Tensor:
         dims, head_dim = 2 * len(self.frequencies), heads.shape[3]
         if dims > head_dim:
