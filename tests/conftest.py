@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -24,6 +25,12 @@ def pytest_configure(config):
         os.environ["REGARD_TEST_ALL"] = "1"  # inherited by xdist's workers; read while tests are collected
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start, which run side by side as well
     hypothesis.settings.load_profile("all" if os.environ.get("REGARD_TEST_ALL") == "1" else "quick")
+
+
+def pytest_collection_finish():
+    """Modules and collected tests stay to the end, so that the garbage collector need not visit them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

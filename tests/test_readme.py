@@ -100,7 +100,7 @@ def test_the_readme_begins_with_how_to_install_and_with_code():
     assert len(re.findall(r"\w[\w-]*", pitch)) <= 60
 
 
-@pytest.mark.parametrize("block", [block for document in WITH_COMMANDS for block in blocks(document, "sh")])
+@pytest.mark.parametrize("block", sorted({block for document in WITH_COMMANDS for block in blocks(document, "sh")}))
 def test_shell_blocks_run(block, tmp_path):
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
     done = subprocess.run(

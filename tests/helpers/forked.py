@@ -52,10 +52,11 @@ class Done:
     err: str
 
 
-def run_script(script: Path, *arguments: object, folder: Path, timeout: float = 300) -> Done:
+def run_script(script: Path, *arguments: object, folder: Path, timeout: float = 300, **environment: str) -> Done:
     """Run a Python script in a folder, into which also goes what it writes to its streams."""
     out, errors = folder / "stdout.txt", folder / "stderr.txt"
-    process = start(_run_script, str(script), list(map(str, arguments)), str(folder), str(out), errors=errors)
+    strings = list(map(str, arguments))
+    process = start(_run_script, str(script), strings, str(folder), str(out), errors=errors, **environment)
     process.join(timeout)
     process.kill()
     process.join()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 import torch
 
 import regard
+from helpers.forked import run_script
 from helpers.ops.native_library import FLAGS, FOLDER, SOURCES, copy_package, python
 from regard.errors import KernelNotSupported
 from regard.native.library import KINDS, LEVELS, Call, Library, LinearCall, library
@@ -37,6 +37,14 @@ if kernel.variant():
 """
 
 
+def run_forked(code: str, folder: Path, isa: str) -> str:
+    """Run code with an instruction set in a process that has imported the package, but has loaded no library."""
+    (folder / "script.py").write_text(f"import warnings\nwarnings.simplefilter('error')\n{code}")
+    done = run_script(folder / "script.py", folder=folder, timeout=120, REGARD_ISA=isa)
+    assert done.code == 0, done.err
+    return done.out
+
+
 def run(code: str, environment: dict[str, str]) -> str:
     done = subprocess.run(python("-c", code), env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -44,8 +52,8 @@ def run(code: str, environment: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_each_instruction_set_is_right(level):
-    out = run(COMPARE, {**os.environ, "REGARD_ISA": level})
+def test_each_instruction_set_is_right(level, tmp_path):
+    out = run_forked(COMPARE, tmp_path, level)
     if "this processor has" in out:
         pytest.skip(out.strip())
     assert out == f"{level} None\nTrue\n"
@@ -66,6 +74,12 @@ def test_the_tiles_of_amx_are_right_where_they_are_emulated(tmp_path):
     assert out == "avx512bf16 None\nTrue\n"
 
 
+OTHER_FOLDER = """
+from regard.native import library
+
+assert library.library.cache_info().currsize == 0
+library.__file__ = {path!r}
+"""
 CALL = """
 import json, torch
 from regard.cli.info import gather
@@ -177,11 +191,12 @@ def everything(folder: Path) -> None:
     ],
 )
 def test_a_library_that_cannot_be_loaded_stops_nothing(tmp_path, fill, isa, reason):
-    folder, environment = copy_package(tmp_path)
+    folder = tmp_path / FOLDER.name
     fill(folder)
     if isa == "avx2" and not (BUILT / "avx2.so").exists():
         pytest.skip("there is one instruction set")
-    actual = json.loads(run(CALL, environment | {"REGARD_ISA": isa}))
+    elsewhere = OTHER_FOLDER.format(path=str(folder.with_name("library.py")))
+    actual = json.loads(run_forked(elsewhere + CALL, tmp_path, isa))
     assert actual["info"].startswith("not available: ")
     assert reason in actual["info"]
     assert reason in actual["refused"]

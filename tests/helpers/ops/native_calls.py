@@ -12,6 +12,7 @@ import faulthandler
 import mmap
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from math import inf, nan
 from typing import Any
@@ -279,6 +280,7 @@ def run_guarded(case: tuple[Any, ...]) -> None:
 
 def main() -> None:
     faulthandler.enable()
+    warnings.simplefilter("error")
     torch.set_num_threads(1)
     assert Native().unavailable_reason() is None, Native().unavailable_reason()
     os.environ["REGARD_TEST_ALL"] = "0"  # not the product of all settings
