@@ -13,6 +13,7 @@ import pytest
 import typer.main
 
 import regard
+from helpers.forked import run_code
 from regard.cli.main import app
 
 COMMANDS = sorted(typer.main.get_command(app).commands)
@@ -111,17 +112,18 @@ def test_packages_export_their_public_names(name):
 
 
 @pytest.mark.parametrize("first", ["regard.show", "regard.explore.display", "regard.explore.server"])
-def test_names_of_explore_are_functions_whatever_is_imported_first(first):
+def test_names_of_explore_are_functions_whatever_is_imported_first(first, tmp_path):
     names = ["show", "write_html", "serve", "attention_table"]
     code = f"""
-import importlib, regard
+import importlib, sys, regard
+assert "regard.explore" not in sys.modules
 {first if first == "regard.show" else f"importlib.import_module('{first}')"}
 from regard.explore import {", ".join(names)}
 assert all(map(callable, ({", ".join(names)})))
 assert {set(names)} == set(dir(regard.explore))
 """
-    done = run("-c", code)
-    assert done.returncode == 0, done.stderr
+    done = run_code(code, folder=tmp_path)
+    assert done.code == 0, done.err
 
 
 def test_without_the_extra_everything_but_the_server_is_there():

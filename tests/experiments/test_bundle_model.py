@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import subprocess
-import sys
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from helpers.forked import run_script
 from regard.models import Transformer, TransformerConfig
 from regard.models.checkpoint import load_model, save_model
 from regard.text.tokenizer import Tokenizer, train_translation_bpe
@@ -46,23 +45,14 @@ def data(tmp_path):
 
 
 def embed(root, run, data, place):
-    command = [
-        sys.executable,
-        root / "tools/bundle_model.py",
-        run,
-        data,
-        "--place",
-        place,
-        "--machine",
-        "a small machine",
-    ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    options = "--place", place, "--machine", "a small machine"
+    return run_script(root / "tools/bundle_model.py", run, data, *options, folder=place.parent, timeout=120)
 
 
 def test_a_run_becomes_a_model_with_a_card(tmp_path, root, run, data):
     place = tmp_path / "place"
     done = embed(root, run, data, place)
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     model, tokenizer = load_model(run / "averaged"), Tokenizer.load(run / "averaged")
 
     card = (place / "README.md").read_text(encoding="utf-8")
@@ -88,8 +78,8 @@ def test_a_run_becomes_a_model_with_a_card(tmp_path, root, run, data):
 
 def test_a_missing_test_set_is_found_before_anything_is_written(tmp_path, root, run):
     done = embed(root, run, tmp_path, tmp_path / "place")
-    assert done.returncode == 1
-    assert done.stderr == f"bundle_model: {tmp_path / 'test.tsv.gz'}: no such file\n"
+    assert done.code == 1
+    assert done.err == f"bundle_model: {tmp_path / 'test.tsv.gz'}: no such file\n"
     assert not (tmp_path / "place").exists()
 
 
@@ -100,7 +90,7 @@ def test_what_fails_late_leaves_the_old_model(tmp_path, root, run, data):
     with gzip.open(data / "test.tsv.gz", "wt", encoding="utf-8") as file:
         file.write("word " * 9999 + "\tWort\n")  # one sentence that cannot be translated
     done = embed(root, run, data, place)
-    assert done.returncode == 1, done.stderr
-    assert done.stderr.startswith("bundle_model: ")
+    assert done.code == 1, done.err
+    assert done.err.startswith("bundle_model: ")
     assert [path.name for path in place.iterdir()] == ["config.json"]
     assert (place / "config.json").read_text() == "old"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-import subprocess
-import sys
 
+from helpers.forked import run_script
 from regard.pipelines.confidence import ConfidenceModel
 
 PAIRS = {
@@ -30,11 +29,10 @@ def test_it_writes_coefficients_and_a_reliability_table(root, tmp_path):
     write("test_2016_flickr.en.gz", list(PAIRS))
     write("test_2016_flickr.de.gz", list(PAIRS.values()))
     shutil.copytree(root / "src/regard/bundled/tatoeba-en-de", tmp_path / "model")
-    command = [sys.executable, root / "experiments/translation_confidence.py", tmp_path, tmp_path]
-    command += ["--model", tmp_path / "model", "--output", tmp_path / "result.json"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "Multi30k: AUC 1.000" in done.stdout
+    arguments = tmp_path, tmp_path, "--model", tmp_path / "model", "--output", tmp_path / "result.json"
+    done = run_script(root / "experiments/translation_confidence.py", *arguments, folder=tmp_path)
+    assert done.code == 0, done.err
+    assert "Multi30k: AUC 1.000" in done.out
     result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
     assert sum(row["count"] for row in result["tests"]["Tatoeba"]["bins"]) == len(PAIRS)
     confidence = ConfidenceModel.load(tmp_path / "model")

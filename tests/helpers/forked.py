@@ -63,6 +63,13 @@ def run_script(script: Path, *arguments: object, folder: Path, timeout: float = 
     return Done(process.exitcode, out.read_text("utf-8"), errors.read_text("utf-8"))
 
 
+def run_code(code: str, *, folder: Path, timeout: float = 300, **environment: str) -> Done:
+    """Run Python code in a folder; a warning is an error."""
+    script = folder / "script.py"
+    script.write_text(f"import warnings\nwarnings.simplefilter('error')\n{code}", "utf-8")
+    return run_script(script, folder=folder, timeout=timeout, **environment)
+
+
 def _run_script(script: str, arguments: list[str], folder: str, out: str) -> None:
     sys.stdout = _redirect(1, out)
     os.chdir(folder)

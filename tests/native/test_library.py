@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import regard
-from helpers.forked import run_script
+from helpers.forked import run_code
 from helpers.ops.native_library import FLAGS, FOLDER, SOURCES, copy_package, python
 from regard.errors import KernelNotSupported
 from regard.native.library import KINDS, LEVELS, Call, Library, LinearCall, library
@@ -39,8 +39,7 @@ if kernel.variant():
 
 def run_forked(code: str, folder: Path, isa: str) -> str:
     """Run code with an instruction set in a process that has imported the package, but has loaded no library."""
-    (folder / "script.py").write_text(f"import warnings\nwarnings.simplefilter('error')\n{code}")
-    done = run_script(folder / "script.py", folder=folder, timeout=120, REGARD_ISA=isa)
+    done = run_code(code, folder=folder, timeout=120, REGARD_ISA=isa)
     assert done.code == 0, done.err
     return done.out
 

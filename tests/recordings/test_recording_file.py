@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import NamedTuple
 
 import pytest
@@ -11,6 +9,7 @@ import torch
 from torch import Tensor
 
 import regard
+from helpers.forked import run_code
 from helpers.ops.cases import SCORES, masks
 from helpers.recordings import changed, recorded, rules, same
 from regard.errors import InvalidArgument, InvalidFile
@@ -104,10 +103,9 @@ def test_user_defined_rules_are_saved_and_loaded(own):
     assert measured["by"].factor == 2.0
 
 
-def test_classes_that_the_process_does_not_define_are_named(own):
+def test_classes_that_the_process_does_not_define_are_named(own, tmp_path):
     _, path = own
-    command = [sys.executable, "-c", f"import regard; regard.load({str(path)!r})"]
-    error = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    error = run_code(f"import regard; regard.load({str(path)!r})", folder=tmp_path).err
     assert "InvalidFile: 3 problems:" in error  # the measure's class is in the file twice
     for cls in (Striped, Faded, Range):
         name = class_id(cls)
@@ -214,8 +212,8 @@ try:
 except regard.errors.InvalidFile:
     print("unchanged")
 """
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert result.stdout == "unchanged\n", result.stderr
+    done = run_code(program, folder=tmp_path)
+    assert (done.code, done.out) == (0, "unchanged\n"), done.err
 
 
 def test_values_are_written_in_the_dtype_too(tmp_path):

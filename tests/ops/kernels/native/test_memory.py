@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.forked import run_script
+from helpers.forked import run_code, run_script
 from helpers.ops.native_library import FLAGS, SOURCES, TESTS, copy_package, python
 from helpers.pairwise import everything
 from regard.native.library import LEVELS, Library, library
@@ -38,14 +38,14 @@ def test_nothing_outside_of_a_tensor_is_read_or_written(level, tmp_path):
 
 
 @pytest.mark.parametrize(("at_end", "place"), [(True, 40), (False, -1)])
-def test_a_guard_page_ends_the_process(at_end, place):
+def test_a_guard_page_ends_the_process(at_end, place, tmp_path):
     code = (
         "import ctypes, torch; from helpers.ops.native_calls import guarded; "
         f"tensor = guarded(torch.ones(10), at_end={at_end}); assert tensor.sum() == 10; print('before', flush=True); "
         f"ctypes.string_at(tensor.data_ptr() + {place}, 1); print('after')"
     )
-    done = run(*python("-c", code))
-    assert (done.returncode, done.stdout) == (-11, "before\n"), done.stderr
+    done = run_code(code, folder=tmp_path)
+    assert (done.code, done.out) == (-11, "before\n"), done.err
 
 
 @pytest.fixture(scope="module")
