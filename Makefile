@@ -5,6 +5,8 @@ WORKERS ?= auto
 PARALLEL := -n $(WORKERS) --dist worksteal
 BIN := .venv/bin
 SCRIPTS := tests/explore/js
+# Without bytecode, each process of the tests would compile the package and the tests again.
+export PYTHONDONTWRITEBYTECODE =
 CPP := $(wildcard src/regard/native/csrc/*.* src/regard/native/csrc/*/*.h)
 
 IT := layer=encoder.2&head=0&token=source.9&sort=selection

@@ -28,7 +28,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_finish():
-    """Modules and collected tests stay to the end, so that the garbage collector need not visit them."""
+    """Modules and collected tests stay to the end: a full garbage collection would visit them for most of a second."""
     gc.collect()
     gc.freeze()
 
