@@ -249,6 +249,7 @@ def test_signals_leave_nothing(name):
                         model.run()
             except KeyboardInterrupt:
                 interrupted += 1
+            torch.set_grad_enabled(True)  # torch's `no_grad` does not restore it if the signal meets its own code
             assert state(model) == before, f"signal {number} after {delay}"
             assert_works(model)
     finally:
