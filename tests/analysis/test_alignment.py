@@ -1,4 +1,4 @@
-"""Alignments, beside matrices that are known."""
+"""Alignments of matrices whose alignment is known."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ def test_the_mean_and_the_heads_that_were_named():
     assert str(blurred) == "1-0 0-1"
 
 
-def test_the_best_heads_tell_most_about_where_they_stand():
-    told = mutual_information(MADE.layers["cross.1"])
+def test_the_most_informative_heads():
+    information = mutual_information(MADE.layers["cross.1"])
     P = torch.tensor([SHARP, BLURRED]).double()
     mean = P.mean(1)
     entropy = torch.special.entr(mean).sum(-1) - torch.special.entr(P).sum(-1).mean(-1)
-    assert torch.allclose(told.double(), entropy, atol=1e-6)
+    assert torch.allclose(information.double(), entropy, atol=1e-6)
     assert align(MADE, "most_informative", num_heads=1).heads == (("cross.1", 0),)
     assert mutual_information(MADE.layers["cross.0"])[1] == pytest.approx(0, abs=1e-6)
     assert len(align(MADE, "most_informative", num_heads=9).heads) == 4
 
 
-def test_pieces_are_words_and_marks_are_none():
+def test_pieces_are_merged_into_words_and_marks_are_dropped():
     weights = [[0.1, 0.2, 0.3, 0.4], [0.3, 0.2, 0.1, 0.4], [0.25, 0.25, 0.25, 0.25]]
     made = Recording("", "", (cross("c", weights, source=("▁c", "at", "▁x", "</s>"), target=("▁K", "a", "</s>")),))
-    found = align(made)
-    assert (found.target, found.source) == (("Ka",), ("cat", "x"))
-    assert torch.allclose(found.weights, torch.tensor([[0.4, 0.2]]))
+    actual = align(made)
+    assert (actual.target, actual.source) == (("Ka",), ("cat", "x"))
+    assert torch.allclose(actual.weights, torch.tensor([[0.4, 0.2]]))
     raw = align(made, merge_subwords=False)
     assert raw.source == ("▁c", "at", "▁x", "</s>")
     assert torch.allclose(raw.weights, torch.tensor(weights))
     plain = Recording("", "", (cross("c", SHARP, source=("1", "2", "</s>"), target=("die", "Katze")),))
-    assert align(plain).target == ("die", "Katze")  # nothing says where words begin
+    assert align(plain).target == ("die", "Katze")  # no token marks the start of a word
     assert Alignment((), (), torch.zeros(0, 0), ()).pairs == []
 
 
@@ -67,7 +67,7 @@ def test_pieces_are_words_and_marks_are_none():
         ("all", "expected 'mean', 'most_informative' or a dict of head indices, got 'all'"),
     ],
 )
-def test_what_is_no_head_is_refused(heads, error):
+def test_invalid_heads_are_refused(heads, error):
     with pytest.raises(InvalidArgument, match=error):
         align(MADE, heads)
 

@@ -26,15 +26,15 @@ EMPTY = torch.arange(9)[:, None] != 4
 @pytest.mark.parametrize("mask", [None, Causal(), EMPTY], ids=str)
 def test_pagerank_is_that_of_networkx(mask):
     W = matrix(mask, batch=2, heads=3)
-    found = pagerank(W, tol=1e-10)
-    torch.testing.assert_close(found.sum(-1), torch.ones(2, 3, dtype=torch.float64))
+    actual = pagerank(W, tol=1e-10)
+    torch.testing.assert_close(actual.sum(-1), torch.ones(2, 3, dtype=torch.float64))
     for batch, head in ((0, 0), (1, 2)):
         graph = networkx.from_numpy_array(W.dense()[batch, head].numpy(), create_using=networkx.DiGraph)
         expected = networkx.pagerank(graph, alpha=0.85, tol=1e-12)
-        np.testing.assert_allclose(found[batch, head], [expected[node] for node in range(9)], atol=1e-8)
+        np.testing.assert_allclose(actual[batch, head], [expected[node] for node in range(9)], atol=1e-8)
 
 
-def test_a_reader_who_falls_into_a_sink_starts_anew():
+def test_a_node_without_outgoing_edges_restarts():
     W = matrix(score=Sinks(ScaledDotProduct(), torch.ones(1, dtype=torch.float64)))
     dense = W.dense()[0, 0]
     chain = 0.85 * dense + (1 - 0.85 * dense.sum(1, keepdim=True)) / 9
@@ -43,7 +43,7 @@ def test_a_reader_who_falls_into_a_sink_starts_anew():
     np.testing.assert_allclose(pagerank(W, tol=1e-12)[0, 0], expected / expected.sum(), atol=1e-9)
 
 
-def test_a_sparse_matrix_says_what_it_leaves_out(monkeypatch):
+def test_a_sparse_matrix_reports_what_it_leaves_out(monkeypatch):
     blocks = WeightMatrix.query_blocks
     monkeypatch.setattr(WeightMatrix, "query_blocks", lambda W: blocks(W, 20))  # two rows at a time
     W = matrix(Causal())
@@ -58,7 +58,7 @@ def test_a_sparse_matrix_says_what_it_leaves_out(monkeypatch):
     assert [graph.nodes[i]["dropped_mass"] for i in range(9)] == sparse.dropped_mass.tolist()
 
 
-def test_what_cannot_be_a_graph_is_said():
+def test_invalid_graphs_are_refused():
     W = matrix(heads=2)
     with pytest.raises(InvalidArgument, match=r"to_csr: expected one head of one batch entry, got batch 1 and heads 2"):
         to_csr(W)

@@ -1,4 +1,4 @@
-"""What heads do, beside loops over the whole matrix."""
+"""Scores of heads against loops over the whole matrix."""
 
 from __future__ import annotations
 
@@ -45,26 +45,26 @@ def by_hand(weights: Tensor, tokens: tuple[str, ...], kind: str) -> dict[str, fl
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])
 @pytest.mark.parametrize("words", ["a b c [SEP] a b d a [SEP]", "a a a b", "x y z"])
-def test_each_score_is_what_a_loop_finds(kind, words):
+def test_each_score_equals_a_loop(kind, words):
     made = recording(words, kind)
     layer = made.layers[0]
-    found = head_scores(made)
+    actual = head_scores(made)
     for head in range(3):
-        assert {name: found[name][head] for name in HEAD_SCORES} == pytest.approx(
+        assert {name: actual[name][head] for name in HEAD_SCORES} == pytest.approx(
             by_hand(layer.weights.dense()[0, head], layer.key_tokens, kind), abs=1e-6, nan_ok=True
         )
 
 
 def test_several_texts_are_one_mean_over_all_rows():
     texts = [recording("a b a b a", seed=1), recording("c d e c d f g", seed=2)]
-    found = head_scores(texts)
+    actual = head_scores(texts)
     for name, rows in (("self", (5, 7)), ("duplicate_token", (3, 2)), ("previous_token", (4, 6))):
         parts = [head_scores(text)[name] for text in texts]
         mean = [(a * rows[0] + b * rows[1]) / sum(rows) for a, b in zip(*parts, strict=True)]
-        assert found[name] == pytest.approx(mean, abs=1e-6)
+        assert actual[name] == pytest.approx(mean, abs=1e-6)
 
 
-def test_padding_counts_for_nothing():
+def test_padding_is_ignored():
     torch.manual_seed(0)
     query, key = torch.randn(2, 1, 2, 9, 4)
     tokens = list("abcabxbca")
@@ -77,29 +77,29 @@ def test_padding_counts_for_nothing():
         more = ["a"] * before + tokens + ["a"] * after
         request = regard.weights(rows, keys, mask=regard.Padding(real)).request
         padded.add("a", "encoder", regard.WeightMatrix(request, real), [more])
-        ours, theirs = alone.means(), padded.means()
-        assert all(ours[name] == pytest.approx(theirs[name], abs=1e-6) for name in HEAD_SCORES), (before, after)
+        actual, expected = alone.means(), padded.means()
+        assert all(actual[name] == pytest.approx(expected[name], abs=1e-6) for name in HEAD_SCORES), (before, after)
 
 
-def test_cross_attention_tells_what_it_can():
+def test_scores_of_cross_attention():
     weights = regard.weights(torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4))
     cross = Recording("", "", (Layer("c", "cross", weights, tuple("abc"), ("a", "b", "a", "b", "</s>")),))
-    found = head_scores(cross)
-    told = {name for name in HEAD_SCORES if not math.isnan(found[name][0])}
-    assert told == {"first_token", "separator", "entropy"}
-    assert found["separator"] == pytest.approx(weights.dense()[0, ..., 4].mean(1).tolist(), abs=1e-6)
+    actual = head_scores(cross)
+    available = {name for name in HEAD_SCORES if not math.isnan(actual[name][0])}
+    assert available == {"first_token", "separator", "entropy"}
+    assert actual["separator"] == pytest.approx(weights.dense()[0, ..., 4].mean(1).tolist(), abs=1e-6)
 
 
 def test_an_induction_head_is_found_on_tokens_that_come_twice():
-    """A head built by hand: it looks where the token after its own last occurrence stands."""
+    """A head built by hand: it attends to the token after the last occurrence of the current one."""
     tokens = [f"t{number}" for number in torch.randperm(50).tolist()] * 2
     scores = torch.full((100, 100), -20.0)
     for i in range(100):
         scores[i, i - 49 if i >= 50 else i] = 20.0
     weights = regard.weights(scores[None, None], torch.eye(100)[None, None], scale=1.0)
-    found = head_scores(Recording("", "", (Layer("a", "decoder", weights, tuple(tokens), tuple(tokens)),)))
-    assert found["induction"] == pytest.approx([1.0], abs=1e-5)
-    assert found["duplicate_token"] == pytest.approx([0.0], abs=1e-5)
+    actual = head_scores(Recording("", "", (Layer("a", "decoder", weights, tuple(tokens), tuple(tokens)),)))
+    assert actual["induction"] == pytest.approx([1.0], abs=1e-5)
+    assert actual["duplicate_token"] == pytest.approx([0.0], abs=1e-5)
 
 
 def test_repeated_tokens_replace_the_scores_of_repetition():
@@ -115,7 +115,7 @@ def test_heads_are_ranked_by_a_score():
     assert rank_heads(scores, "entropy") == [2, 3, 0]
 
 
-def test_what_is_no_recording_is_refused():
+def test_what_is_not_a_recording_is_refused():
     with pytest.raises(InvalidType, match="expected a Recording or several, got Tensor"):
         head_scores(torch.ones(2))  # pyright: ignore[reportArgumentType]
     with pytest.raises(InvalidArgument, match="recordings: expected at least one"):
@@ -152,8 +152,8 @@ def test_separators_of_a_tokenizer_end_or_separate_texts():
 
 
 def test_a_separator_of_a_tokenizer_has_any_name():
-    own = transformers_models.tokenizer()
-    own.sep_token = "dog"
+    tokenizer = transformers_models.tokenizer()
+    tokenizer.sep_token = "dog"
     text = recording("the cat dog a")
     expected = text.layers[0].weights.dense()[0, ..., 2].mean(1).tolist()
-    assert head_scores(text, tokenizer=own)["separator"] == pytest.approx(expected, abs=1e-6)
+    assert head_scores(text, tokenizer=tokenizer)["separator"] == pytest.approx(expected, abs=1e-6)

@@ -1,4 +1,4 @@
-"""What a notebook displays in its first cells: figures and recordings, once, whatever was imported before."""
+"""A notebook displays figures and recordings once, whatever was imported before."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 
 class Shell(InteractiveShell):
-    def enable_gui(self, gui=None):  # as in a kernel, which needs none
+    def enable_gui(self, gui=None):  # a Jupyter kernel needs none
         pass
 
 shell, shown = Shell.instance(), []
@@ -42,11 +42,11 @@ PREPARED = {
 
 
 def run(*cells: str) -> list[dict[str, str]]:
-    """What a notebook of these cells displays, by kind of content."""
+    """Output of a notebook with these cells, by content type."""
     command = [sys.executable, "-c", NOTEBOOK, json.dumps([RECORDING, *cells])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.rpartition("SHOWN ")[2])
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
+    return json.loads(completed.stdout.rpartition("SHOWN ")[2])
 
 
 @pytest.mark.parametrize("prepared", PREPARED)

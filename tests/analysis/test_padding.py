@@ -57,15 +57,15 @@ def _inputs(names, side):
     """Ids, mask and positions of a batch: another text of the padded length, and this text."""
     length = len(names) + PADDING
     words = list(dict.fromkeys((*SOURCE, *TARGET)))
-    ids, place = (
+    ids, positions = (
         [3 + words.index(name) for name in names],
         slice(PADDING, None) if side == "left" else slice(len(names)),
     )
     batch = torch.arange(20, 20 + length).repeat(2, 1)
     batch[1], mask = 0, torch.ones(2, length, dtype=torch.int64)
-    batch[1, place], mask[1] = torch.tensor(ids), 0
-    mask[1, place] = 1
-    return batch, mask, (mask.cumsum(1) - 1).clamp(min=0), batch[1:, place]
+    batch[1, positions], mask[1] = torch.tensor(ids), 0
+    mask[1, positions] = 1
+    return batch, mask, (mask.cumsum(1) - 1).clamp(min=0), batch[1:, positions]
 
 
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
@@ -177,10 +177,10 @@ def _table(columns, text):
         row = {key: values[number] for key, values in columns.items()}
         if row["kind"] == "cross":
             row.pop("mean_distance", None)  # of positions in two texts, which are those of the matrix
-        place = [name, row["head"], row["query"] - kinds[name][0].start]
+        cell = [name, row["head"], row["query"] - kinds[name][0].start]
         if "key" in row:
-            place.append(row["key"] - kinds[name][1].start)
-        rows[tuple(place)] = [value for key, value in sorted(row.items()) if key not in ("query", "key")]
+            cell.append(row["key"] - kinds[name][1].start)
+        rows[tuple(cell)] = [value for key, value in sorted(row.items()) if key not in ("query", "key")]
     assert len(rows) == len(columns["layer"])
     return rows
 
@@ -258,12 +258,12 @@ def _layers_by_kind(text):
 def _rollouts(compute, text):
     results = []
     for layers in _layers_by_kind(text):
-        place = text.axes(layers[0])[0]
-        whole = compute(layers)
-        outside = whole.clone()
-        outside[:, place, place] = 0
+        positions = text.axes(layers[0])[0]
+        full = compute(layers)
+        outside = full.clone()
+        outside[:, positions, positions] = 0
         assert not outside.any()
-        results += [whole[:, place, place], compute(layers, queries=[place.start + 2])[:, :, place]]
+        results += [full[:, positions, positions], compute(layers, queries=[positions.start + 2])[:, :, positions]]
     return results
 
 
@@ -341,9 +341,9 @@ def test_plots_of_squares(case, monkeypatch):
 def test_which_tokens_are_padding(case):
     padded, _ = _texts(case)
     for layer in padded.recording.layers:
-        for valid, place in zip((valid_queries, valid_keys), padded.axes(layer), strict=True):
-            found = valid(layer.weights, is_self=layer.kind != "cross")[0]
-            assert found.nonzero().flatten().tolist() == [*range(len(found))[place]]
+        for valid, positions in zip((valid_queries, valid_keys), padded.axes(layer), strict=True):
+            actual = valid(layer.weights, is_self=layer.kind != "cross")[0]
+            assert actual.nonzero().flatten().tolist() == [*range(len(actual))[positions]]
 
 
 def test_a_recording_file_keeps_padding(tmp_path):

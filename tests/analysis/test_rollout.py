@@ -26,11 +26,11 @@ def layers(count=3, batch=2, heads=4, tokens=7, mask=None, sinks=False):
 def dense(layers, fuse, residual):
     """(batch, tokens, tokens): the product of the layers as the paper writes it."""
     tokens = layers[0].shape[2]
-    found = torch.eye(tokens, dtype=torch.float64)
+    actual = torch.eye(tokens, dtype=torch.float64)
     for layer in layers:
         augmented = residual * torch.eye(tokens, dtype=torch.float64) + (1 - residual) * fuse(layer.dense())
-        found = augmented / augmented.sum(-1, keepdim=True) @ found
-    return found
+        actual = augmented / augmented.sum(-1, keepdim=True) @ actual
+    return actual
 
 
 EMPTY = torch.arange(7)[:, None] != 2
@@ -49,19 +49,19 @@ def test_rollout_is_the_product_of_the_layers(fusion, mask, sinks, residual, mon
     monkeypatch.setattr(WeightMatrix, "query_blocks", lambda W: blocks(W, 2 * 4 * 7 * 3))  # three rows at a time
     matrices, inputs = layers(mask=mask, sinks=sinks)
     expected = dense(matrices, FUSIONS[fusion], residual)
-    found = rollout(matrices, head_fusion=fusion, residual_weight=residual)
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(found.sum(-1), torch.ones(2, 7, dtype=torch.float64))
+    actual = rollout(matrices, head_fusion=fusion, residual_weight=residual)
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(actual.sum(-1), torch.ones(2, 7, dtype=torch.float64))
     torch.testing.assert_close(
         rollout(matrices, queries=[5, -7], head_fusion=fusion, residual_weight=residual), expected[:, [5, 0]]
     )
-    gradients = [torch.autograd.grad(each[:, 3].square().sum(), inputs)[0] for each in (found, expected)]
+    gradients = [torch.autograd.grad(each[:, 3].square().sum(), inputs)[0] for each in (actual, expected)]
     torch.testing.assert_close(*gradients)
 
 
-def test_flow_is_the_least_cut():
+def test_flow_is_the_minimum_cut():
     matrices, _ = layers(count=2, batch=1, tokens=3)
-    found = flow(matrices, queries=[2, 0])[0]
+    actual = flow(matrices, queries=[2, 0])[0]
     width = [0.5 * torch.eye(3) + 0.5 * layer.detach().dense()[0].mean(0) for layer in matrices]
     for row, start in enumerate((2, 0)):
         for end in range(3):
@@ -70,7 +70,7 @@ def test_flow_is_the_least_cut():
             for side in itertools.product((True, False), repeat=3):
                 inside = torch.tensor(side)
                 cuts.append(float(width[1][start][~inside].sum() + width[0][inside, end].sum()))
-            assert found[row, end] == pytest.approx(min(cuts))
+            assert actual[row, end] == pytest.approx(min(cuts))
 
 
 def test_flow_agrees_with_another_algorithm():
@@ -83,23 +83,23 @@ def test_flow_agrees_with_another_algorithm():
             weight="capacity",
         )
     expected = networkx.maximum_flow_value(graph, (3, 3), (0, 1), flow_func=networkx.algorithms.flow.edmonds_karp)
-    found = flow(matrices)
-    assert found[0, 3, 1] == pytest.approx(expected)
-    assert found[0, 1, 3] == 0
+    actual = flow(matrices)
+    assert actual[0, 3, 1] == pytest.approx(expected)
+    assert actual[0, 1, 3] == 0
 
 
-def test_what_does_not_fit_is_said_at_once():
+def test_all_invalid_arguments_are_listed_in_one_error():
     matrices, _ = layers()
     other, _ = layers(1, tokens=6)
     with pytest.raises(InvalidArgument) as error:
         rollout([*matrices, *other], queries=[0, 7], head_fusion=[4], residual_weight=1.0)
-    for said in (
+    for message in (
         "layers: expected batch 2 and 7 tokens, as in the first layer, got 2 and 6 in layer 3",
         "head_fusion in layer 0: expected indices from -4 to 3, got [4]",
         "residual_weight: expected a finite number of at least 0 and below 1, got 1.0",
         "queries: expected indices from -7 to 6, got [0, 7]",
     ):
-        assert said in str(error.value)
+        assert message in str(error.value)
     with pytest.raises(InvalidArgument, match="expected as many queries as keys in layer 0, got 5 and 6"):
         rollout([weights(torch.ones(1, 1, 5, 2), torch.ones(1, 1, 6, 2))])
     with pytest.raises(InvalidArgument, match="expected at least one layer, got none"):
@@ -113,7 +113,7 @@ def test_what_does_not_fit_is_said_at_once():
         flow([weights(x, x)] * 3)
 
 
-def test_rows_and_heads_are_chosen_as_those_of_a_matrix_are():
+def test_rows_and_heads_are_selected_as_in_a_matrix():
     matrices, _ = layers()
     several = rollout(matrices, queries=[0, 2], head_fusion=[1])
     for rows in (torch.tensor([0, 2]), [True, False, True] + [False] * 4, slice(0, 3, 2)):
@@ -126,8 +126,8 @@ def test_rows_and_heads_are_chosen_as_those_of_a_matrix_are():
 
 def test_nothing_flows_to_or_from_a_token_without_edges():
     x = torch.zeros(1, 1, 3, 4)
-    found = flow([weights(x, x, mask=Window(None, -1))], residual_weight=0.0)
-    torch.testing.assert_close(found[0], torch.tensor([[0, 0, 0], [1, 0, 0], [0.5, 0.5, 0]]))
+    actual = flow([weights(x, x, mask=Window(None, -1))], residual_weight=0.0)
+    torch.testing.assert_close(actual[0], torch.tensor([[0, 0, 0], [1, 0, 0], [0.5, 0.5, 0]]))
 
 
 def test_layers_of_a_recording_are_taken():

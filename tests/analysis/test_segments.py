@@ -275,8 +275,8 @@ def test_a_chat_is_split_into_turns():
     assert_shares(table, expected)
     assert table["num_tokens"][:4] == [1, 7, 9, 6]
     assert segment_attention([layer], "turns") == table
-    answers = segment_attention([layer], queries="assistant")
-    assert_shares(answers, {name: P[:, 17:, start:stop].sum(2).mean(1) for name, (start, stop) in spans.items()})
+    shares = segment_attention([layer], queries="assistant")
+    assert_shares(shares, {name: P[:, 17:, start:stop].sum(2).mean(1) for name, (start, stop) in spans.items()})
     assert_shares(segment_attention([layer], "positions"), by_position(layer, list(range(23))))
     without_bos = layer_of(tokens=CHAT[1:], queries=22, keys=22)
     assert segment_attention([without_bos])["num_tokens"][:4] == [1, 6, 9, 6]

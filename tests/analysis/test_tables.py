@@ -34,8 +34,8 @@ def made() -> Recording:
 
 
 def test_edges_are_the_strongest_weights(made):
-    found = edge_table(made, k=3)
-    rows = list(zip(*found.values(), strict=True))
+    actual = edge_table(made, k=3)
+    rows = list(zip(*actual.values(), strict=True))
     assert len(rows) == 2 * (1 + 2 + 3 + 3 + 3) + 2 * 15  # a causal row sees no more
     for layer, kind, head, query, key, query_token, key_token, weight in rows:
         held = made.layers[layer]
@@ -46,17 +46,17 @@ def test_edges_are_the_strongest_weights(made):
 
 
 def test_rows_have_their_measures(made):
-    found = row_table(made, ["entropy", "max", regard.DistanceHistogram(1)])
+    actual = row_table(made, ["entropy", "max", regard.DistanceHistogram(1)])
     distances = [f"distance_histogram_{number}" for number in range(3)]
-    assert list(found)[5:] == ["entropy", "max_weight", "max_score", *distances]
-    assert len({len(column) for column in found.values()}) == 1
-    at = [(a, b, c) for a, b, c in zip(found["layer"], found["head"], found["query"], strict=True)].index(
+    assert list(actual)[5:] == ["entropy", "max_weight", "max_score", *distances]
+    assert len({len(column) for column in actual.values()}) == 1
+    at = [(a, b, c) for a, b, c in zip(actual["layer"], actual["head"], actual["query"], strict=True)].index(
         ("second", 1, 3)
     )
     weights = made.layers["second"].weights
-    assert found["token"][at] == "▁$d$"
-    assert found["entropy"][at] == pytest.approx(weights.entropy()[0, 1, 3].item(), abs=1e-6)
-    assert found["distance_histogram_1"][at] == pytest.approx(weights[0, 1, 3, 3].item(), abs=1e-6)
+    assert actual["token"][at] == "▁$d$"
+    assert actual["entropy"][at] == pytest.approx(weights.entropy()[0, 1, 3].item(), abs=1e-6)
+    assert actual["distance_histogram_1"][at] == pytest.approx(weights[0, 1, 3, 3].item(), abs=1e-6)
     with pytest.raises(InvalidArgument, match="'received' is not of queries"):
         row_table(made, "received")
 
@@ -67,7 +67,7 @@ class Parts(NamedTuple):
 
 
 class Both(Measure):
-    """How heavy the heaviest cell of a row is, and all its cells."""
+    """The largest weight of a row, and the sum of its weights."""
 
     axis = "queries"
 
@@ -76,13 +76,13 @@ class Both(Measure):
 
 
 def test_a_measure_with_several_parts_has_a_column_of_each(made):
-    found = row_table(made, {"both": Both()})
-    assert list(found)[5:] == ["both_most", "both_all"]
-    assert len({len(column) for column in found.values()}) == 1
-    assert found["both_all"] == pytest.approx([1.0] * 20)
+    actual = row_table(made, {"both": Both()})
+    assert list(actual)[5:] == ["both_most", "both_all"]
+    assert len({len(column) for column in actual.values()}) == 1
+    assert actual["both_all"] == pytest.approx([1.0] * 20)
 
 
-def test_files_hold_what_the_table_holds(made, tmp_path):
+def test_files_equal_the_table(made, tmp_path):
     table = edge_table(made, k=2)
     for ending in ("csv", "parquet"):
         save_table(table, tmp_path / f"edges.{ending}")
@@ -142,9 +142,9 @@ def test_edges_by_key_are_the_strongest_queries(made):
         for head in range(dense.shape[0]):
             rows = [n for n in range(len(table["head"])) if (table["layer"][n], table["head"][n]) == (layer.name, head)]
             for key in range(dense.shape[2]):
-                ours = sorted((table["weight"][n] for n in rows if table["key"][n] == key), reverse=True)
-                theirs = dense[head, :, key].topk(min(2, dense.shape[1])).values
-                assert ours == pytest.approx([each for each in theirs.tolist() if each > 0])
+                actual = sorted((table["weight"][n] for n in rows if table["key"][n] == key), reverse=True)
+                expected = dense[head, :, key].topk(min(2, dense.shape[1])).values
+                assert actual == pytest.approx([each for each in expected.tolist() if each > 0])
     with pytest.raises(InvalidArgument, match="by: expected one of query, key, got 'row'"):
         edge_table(made, by="row")
 

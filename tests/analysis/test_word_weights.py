@@ -58,7 +58,7 @@ def test_a_table_has_every_weight_or_those_of_one_word(recording, tmp_path):
     assert (tmp_path / "the.csv").read_text().count("\n") == 21
 
 
-def test_an_unknown_word_names_those_there_are(recording):
+def test_an_unknown_word_lists_the_known_ones(recording):
     with pytest.raises(InvalidArgument, match=r"one of <s>, the, cat, saw, </s>, got 'cta', did you mean 'cat'"):
         word_weights(recording).find("cta")
     with pytest.raises(InvalidArgument, match=r"layer: expected one of encoder.0, encoder.1, got 'x'"):
