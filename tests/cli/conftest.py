@@ -1,4 +1,4 @@
-"""A real, tiny translator in a folder, and the command run in this process as from a shell."""
+"""A real, tiny translator in a folder, and a fixture that runs the command in this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SENTENCES = ["the cat sat on the mat", "die Katze saß auf der Matte", "where is
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory) -> Path:
-    """The folder of a model with random weights: what it writes means nothing, but all of it is as in a trained one."""
+    """A folder with a model with random weights, whose output is meaningless but well-formed."""
     import torch
 
     from regard.models import Transformer, TransformerConfig
@@ -41,8 +41,8 @@ def model(tmp_path_factory) -> Path:
 
 
 @dataclass(frozen=True)
-class Done:
-    """How a command ended, and what it wrote."""
+class CommandResult:
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -50,10 +50,10 @@ class Done:
 
 
 @pytest.fixture
-def regard(monkeypatch, capsys) -> Callable[..., Done]:
-    """``regard("translate", "--beam", 1, stdin="text")``: the command, up to its exit code."""
+def regard(monkeypatch, capsys) -> Callable[..., CommandResult]:
+    """``regard("translate", "--beam", 1, stdin="text")``: runs the command in this process."""
 
-    def run(*arguments: object, stdin: str | bytes = "") -> Done:
+    def run(*arguments: object, stdin: str | bytes = "") -> CommandResult:
         data = stdin.encode() if isinstance(stdin, str) else stdin
         monkeypatch.setattr(sys, "argv", ["regard", *map(str, arguments)])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
@@ -61,6 +61,6 @@ def regard(monkeypatch, capsys) -> Callable[..., Done]:
         with pytest.raises(SystemExit) as end:
             main()
         written = capsys.readouterr()
-        return Done(int(end.value.code or 0), written.out, written.err)
+        return CommandResult(int(end.value.code or 0), written.out, written.err)
 
     return run

@@ -34,32 +34,34 @@ def _broken(monkeypatch):
     monkeypatch.setattr(Sdpa, "run", lambda self, inputs: (run(self, inputs)[0] * 1.25, {}))
 
 
-def test_all_is_right(regard):
-    done = regard("check", "--no-speed")
-    assert (done.code, done.err) == (0, "")
-    assert f"torch         {torch.__version__}" in done.out
-    assert all(f" {kernel.name} " in done.out for kernel in CPU_KERNELS)
-    assert "results, all as exact as their dtype allows" in done.out
-    assert "GFLOP/s" not in done.out
+def test_all_kernels_pass(regard):
+    result = regard("check", "--no-speed")
+    assert (result.code, result.err) == (0, "")
+    assert f"torch         {torch.__version__}" in result.out
+    assert all(f" {kernel.name} " in result.out for kernel in CPU_KERNELS)
+    assert "results, all as exact as their dtype allows" in result.out
+    assert "GFLOP/s" not in result.out
 
 
 def test_a_kernel_that_is_not_available_is_named_as_not_checked(regard, monkeypatch):
     monkeypatch.setattr(Sdpa, "unavailable_reason", lambda self: "not today")
-    done = regard("check", "--no-speed")
-    assert done.code == 0
+    result = regard("check", "--no-speed")
+    assert result.code == 0
     names = [kernel.name for kernel in KERNELS if kernel.unavailable_reason()]
     assert "sdpa" in names
-    assert done.out.rstrip().endswith(f"as their dtype allows; not checked, because not available: {', '.join(names)}")
+    assert result.out.rstrip().endswith(
+        f"as their dtype allows; not checked, because not available: {', '.join(names)}"
+    )
 
 
 def test_the_speed_has_a_line_for_each_measurement(regard):
-    done = regard("check")
-    assert done.code == 0
-    rows = [line.split() for line in done.out.splitlines() if line.startswith((" float32 ", " bfloat16 "))]
+    result = regard("check")
+    assert result.code == 0
+    rows = [line.split() for line in result.out.splitlines() if line.startswith((" float32 ", " bfloat16 "))]
     assert len(rows) == 8
     assert all(row[-1].endswith("%") for row in rows)
-    assert "Peak is the fastest matrix product of torch" in done.out
-    assert "Left out" not in done.out
+    assert "Peak is the fastest matrix product of torch" in result.out
+    assert "Left out" not in result.out
 
 
 def test_json_has_the_same(regard):
@@ -76,23 +78,23 @@ def test_json_has_the_same(regard):
 
 @pytest.mark.usefixtures("_broken")
 def test_a_broken_kernel_is_reported_with_code_1(regard):
-    done = regard("check", "--no-speed")
-    assert (done.code, done.err) == (1, "")
-    lines = [line for line in done.out.splitlines() if line.startswith(" kernel sdpa, case ")]
+    result = regard("check", "--no-speed")
+    assert (result.code, result.err) == (1, "")
+    lines = [line for line in result.out.splitlines() if line.startswith(" kernel sdpa, case ")]
     assert len(lines) == 2 * 4  # cases, dtypes
     assert lines[1].startswith(" kernel sdpa, case 'grouped', float32: ")
     assert " differs by 2.5e-01, tolerance 2e-05" in lines[1]
-    assert "kernel reference" not in done.out
-    assert " results are wrong" in done.out
-    assert "Paste this report into a bug report." in done.out
-    assert f"torch         {torch.__version__}" in done.out
+    assert "kernel reference" not in result.out
+    assert " results are wrong" in result.out
+    assert "Paste this report into a bug report." in result.out
+    assert f"torch         {torch.__version__}" in result.out
 
 
 @pytest.mark.usefixtures("_broken")
-def test_json_lists_all_that_is_wrong(regard):
-    done = regard("check", "--no-speed", "--json")
-    assert done.code == 1
-    wrong = json.loads(done.out)["wrong"]
+def test_json_lists_every_failure(regard):
+    result = regard("check", "--no-speed", "--json")
+    assert result.code == 1
+    wrong = json.loads(result.out)["wrong"]
     assert {each["kernel"] for each in wrong} == {"sdpa"}
     assert {each["result"] for each in wrong} == {"output", *(f"gradient of {x}" for x in ("query", "key", "value"))}
     assert all(each["difference"] > each["tolerance"] for each in wrong)
@@ -101,17 +103,17 @@ def test_json_lists_all_that_is_wrong(regard):
 @pytest.mark.usefixtures("_broken")
 def test_a_long_list_is_cut(regard, monkeypatch):
     monkeypatch.setattr("regard.cli.check.MAX_LISTED", 2)
-    done = regard("check", "--no-speed")
-    assert done.out.count("kernel sdpa") == 2
-    assert "more calls; --json lists all results" in done.out
+    result = regard("check", "--no-speed")
+    assert result.out.count("kernel sdpa") == 2
+    assert "more calls; --json lists all results" in result.out
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:99"])
 def test_a_device_that_is_not_there_is_refused(regard, device):
-    done = regard("check", "--device", device)
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("regard: --device: expected a device")
-    assert device in done.err
+    result = regard("check", "--device", device)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("regard: --device: expected a device")
+    assert device in result.err
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows sends Ctrl-C to a group of processes")

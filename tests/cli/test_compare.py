@@ -1,4 +1,4 @@
-"""Two recordings in; a page of both out."""
+"""`regard compare`: a page of two recordings."""
 
 from __future__ import annotations
 
@@ -28,30 +28,35 @@ def header(page):
 
 def test_two_recordings_become_one_page(regard, tmp_path):
     one, other = save(tmp_path / "one.regard"), save(tmp_path / "other.regard", 1, ("a", "c"), title="Another")
-    done = regard("compare", one, other, "--output", tmp_path / "both.html")
-    assert done.code == 0, done.err
-    assert done.out.rstrip().endswith(str(tmp_path / "both.html"))
-    told = header(tmp_path / "both.html")
-    assert (told["title"], told["compare_with"]["title"]) == ("A title", "Another")
-    assert [each["tokens"] for each in (*told["sequences"], *told["compare_with"]["sequences"])] == [
+    result = regard("compare", one, other, "--output", tmp_path / "both.html")
+    assert result.code == 0, result.err
+    assert result.out.rstrip().endswith(str(tmp_path / "both.html"))
+    header_of_page = header(tmp_path / "both.html")
+    assert (header_of_page["title"], header_of_page["compare_with"]["title"]) == ("A title", "Another")
+    assert [
+        each["tokens"] for each in (*header_of_page["sequences"], *header_of_page["compare_with"]["sequences"])
+    ] == [
         ["a", "b", "c"],
         ["a", "c"],
     ]
 
 
-def test_what_has_one_title_and_one_model_is_told_apart_by_its_file(regard, tmp_path):
+def test_recordings_with_equal_titles_and_models_are_named_by_their_files(regard, tmp_path):
     one, other = save(tmp_path / "before.regard"), save(tmp_path / "after.regard", 1)
-    done = regard("compare", one, other, "-o", tmp_path / "both.html")
-    assert done.code == 0, done.err
-    told = header(tmp_path / "both.html")
-    assert (told["model"], told["compare_with"]["model"]) == ("a model before.regard", "a model after.regard")
+    result = regard("compare", one, other, "-o", tmp_path / "both.html")
+    assert result.code == 0, result.err
+    header_of_page = header(tmp_path / "both.html")
+    assert (header_of_page["model"], header_of_page["compare_with"]["model"]) == (
+        "a model before.regard",
+        "a model after.regard",
+    )
 
 
-def test_what_cannot_be_done_is_one_message_and_code_2(regard, tmp_path):
+def test_invalid_arguments_give_one_message_and_code_2(regard, tmp_path):
     one = save(tmp_path / "one.regard")
     decoder = save(tmp_path / "decoder.regard", kind="decoder")
     (tmp_path / "text.regard").write_text("no recording")
-    for arguments, said in [
+    for arguments, message in [
         ([one, tmp_path / "nowhere.regard"], "nowhere.regard: no such file"),
         (
             [one, tmp_path / "text.regard"],
@@ -64,16 +69,16 @@ def test_what_cannot_be_done_is_one_message_and_code_2(regard, tmp_path):
         ([one, one, "-o", tmp_path / "no" / "both.html"], "could not be written"),
         ([one, one, "-o", tmp_path / "both.csv"], "--output: expected a name with .html, .htm, got 'both.csv'"),
     ]:
-        done = regard("compare", "-o", tmp_path / "both.html", *arguments)
-        assert done.code == 2
-        assert said in " ".join(done.err.split())
-        assert done.err.count("\n") == 1
+        result = regard("compare", "-o", tmp_path / "both.html", *arguments)
+        assert result.code == 2
+        assert message in " ".join(result.err.split())
+        assert result.err.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["decoder.regard", "one.regard", "text.regard"]
 
 
 @pytest.mark.parametrize("argument", ["--help", "-h"])
 def test_the_help_says_where_recordings_come_from(regard, argument):
-    done = regard("compare", argument)
-    assert done.code == 0
+    result = regard("compare", argument)
+    assert result.code == 0
     for taught in ('.save("second.regard")', "regard.watch(model)", "regard compare first.regard second.regard"):
-        assert taught in " ".join(done.out.split())
+        assert taught in " ".join(result.out.split())

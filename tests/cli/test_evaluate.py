@@ -1,4 +1,4 @@
-"""Scores are sacreBLEU's own, whatever form the references come in."""
+"""Scores are sacreBLEU's own, for every format of references."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HYPOTHESES = ["Ich habe es verloren.", "Entschuldigen Sie bitte!", "Toll!"]
 @pytest.fixture
 def pairs(tmp_path):
     path = tmp_path / "test.tsv"
-    rows = [(s, r) for s, found in zip(SOURCES, REFERENCES, strict=True) for r in found]
+    rows = [(s, r) for s, references in zip(SOURCES, REFERENCES, strict=True) for r in references]
     rows = [*rows[::2], *rows[1::2]]  # the references of a sentence do not stand together
     path.write_text("".join(f"{s}\t{r}\n" for s, r in rows), encoding="utf-8")
     return path
@@ -43,15 +43,15 @@ def hypotheses(tmp_path, pairs):
 
 
 def test_repeated_sources_are_further_references(regard, pairs, hypotheses):
-    done = regard("evaluate", pairs, "--hypotheses", hypotheses, "--json")
-    assert done.code == 0, done.err
-    found = json.loads(done.out)
+    result = regard("evaluate", pairs, "--hypotheses", hypotheses, "--json")
+    assert result.code == 0, result.err
+    metrics = json.loads(result.out)
     streams = [[row[i] if i < len(row) else None for row in REFERENCES] for i in range(3)]
-    assert (found["sentences"], found["references"]) == (3, 5)
-    assert found["bleu"]["score"] == pytest.approx(sacrebleu.corpus_bleu(HYPOTHESES, streams).score)
-    assert found["chrf"]["score"] == pytest.approx(sacrebleu.corpus_chrf(HYPOTHESES, streams).score)
-    assert found["ter"]["score"] == pytest.approx(sacrebleu.corpus_ter(HYPOTHESES, streams).score)
-    assert found["bleu"]["signature"].startswith("nrefs:var|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    assert (metrics["sentences"], metrics["references"]) == (3, 5)
+    assert metrics["bleu"]["score"] == pytest.approx(sacrebleu.corpus_bleu(HYPOTHESES, streams).score)
+    assert metrics["chrf"]["score"] == pytest.approx(sacrebleu.corpus_chrf(HYPOTHESES, streams).score)
+    assert metrics["ter"]["score"] == pytest.approx(sacrebleu.corpus_ter(HYPOTHESES, streams).score)
+    assert metrics["bleu"]["signature"].startswith("nrefs:var|case:mixed|eff:no|tok:13a|smooth:exp|version:")
 
 
 def test_aligned_files_are_references_too(regard, tmp_path):
@@ -63,60 +63,60 @@ def test_aligned_files_are_references_too(regard, tmp_path):
     }
     for name, lines in columns.items():
         (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    done = regard(
+    result = regard(
         *("evaluate", "--source", tmp_path / "en", "--hypotheses", tmp_path / "hyp"),
         *("--reference", tmp_path / "first.de", "--reference", tmp_path / "second.de"),
     )
     expected = sacrebleu.corpus_bleu(HYPOTHESES, [columns["first.de"], columns["second.de"]]).score
-    assert done.code == 0, done.err
-    assert done.out.startswith("3 sentences, 6 references\n")
-    assert f"BLEU  {expected:6.2f}  nrefs:2|case:mixed|eff:no|tok:13a" in done.out
+    assert result.code == 0, result.err
+    assert result.out.startswith("3 sentences, 6 references\n")
+    assert f"BLEU  {expected:6.2f}  nrefs:2|case:mixed|eff:no|tok:13a" in result.out
 
 
-def test_text_that_looks_tokenised_is_told_once(regard, tmp_path, caplog):
+def test_one_warning_for_text_that_looks_tokenised(regard, tmp_path, caplog):
     lines = tmp_path / "lines"
     lines.write_text("a dog runs over the grass .\n" * 150, encoding="utf-8")  # sacrebleu itself warns from 100 on
     files = ("--source", lines, "--reference", lines, "--hypotheses", lines)
-    done = regard("evaluate", *files)
-    assert done.code == 0
-    assert done.err == "note: this text looks tokenized; `--tokenize none` takes its words as they are\n"
+    result = regard("evaluate", *files)
+    assert result.code == 0
+    assert result.err == "note: this text looks tokenized; `--tokenize none` takes its words as they are\n"
     assert not caplog.records
     assert not regard("evaluate", *files, "--tokenize", "none").err
 
 
 def test_a_model_is_evaluated_and_its_translations_kept(regard, model, pairs, tmp_path):
-    done = regard("evaluate", pairs, "--model", model, "--beam", 1, "--output", tmp_path / "out.de", "--json")
-    assert done.code == 0, done.err
+    result = regard("evaluate", pairs, "--model", model, "--beam", 1, "--output", tmp_path / "out.de", "--json")
+    assert result.code == 0, result.err
     again = regard("evaluate", pairs, "--hypotheses", tmp_path / "out.de", "--json")
-    assert json.loads(again.out) == json.loads(done.out)
+    assert json.loads(again.out) == json.loads(result.out)
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "message"),
     [
         ("a\tb\nno tab\n", "test.tsv, line 2: expected source, tab, target, got no tab in 'no tab'"),
         ("a\tb\n\tb\n", "test.tsv, line 2: expected a source, a tab and a reference, got an empty side"),
         ("", "test.tsv: expected pairs, got an empty file"),
     ],
 )
-def test_bad_pairs_are_named(regard, tmp_path, lines, said):
+def test_bad_pairs_are_named(regard, tmp_path, lines, message):
     (tmp_path / "test.tsv").write_text(lines)
-    done = regard("evaluate", tmp_path / "test.tsv")
-    assert done.code == 2
-    assert said in done.err
+    result = regard("evaluate", tmp_path / "test.tsv")
+    assert result.code == 2
+    assert message in result.err
 
 
-def test_unequal_numbers_of_lines_are_both_told(regard, tmp_path, pairs):
+def test_unequal_numbers_of_lines_are_refused_with_both_counts(regard, tmp_path, pairs):
     (tmp_path / "two").write_text("a\nb\n")
     (tmp_path / "one").write_text("a\n")
-    done = regard("evaluate", pairs, "--hypotheses", tmp_path / "two")
-    assert done.code == 2
-    assert "two: expected 3 lines, one for each distinct source, got 2" in done.err
-    done = regard(
+    result = regard("evaluate", pairs, "--hypotheses", tmp_path / "two")
+    assert result.code == 2
+    assert "two: expected 3 lines, one for each distinct source, got 2" in result.err
+    result = regard(
         "evaluate", "--source", tmp_path / "two", "--reference", tmp_path / "two", "--reference", tmp_path / "one"
     )
-    assert done.code == 2
-    assert f"{tmp_path / 'one'}: expected 2 lines, one for each distinct source, got 1" in done.err
+    assert result.code == 2
+    assert f"{tmp_path / 'one'}: expected 2 lines, one for each distinct source, got 1" in result.err
 
 
 @pytest.mark.parametrize(
@@ -129,127 +129,127 @@ def test_unequal_numbers_of_lines_are_both_told(regard, tmp_path, pairs):
         (["test.tsv", "--reference", "a"], "--reference: expected it without a file of pairs, got test.tsv too;"),
     ],
 )
-def test_there_is_one_way_or_the_other_to_give_a_test(regard, arguments, message):
-    done = regard("evaluate", *arguments)
-    assert done.code == 2
-    assert message in done.err
+def test_pairs_and_aligned_files_exclude_each_other(regard, arguments, message):
+    result = regard("evaluate", *arguments)
+    assert result.code == 2
+    assert message in result.err
 
 
 def test_text_is_read_as_in_training(regard, tmp_path):
     (tmp_path / "test.tsv").write_text("gr\u00fcn\tEs ist gr\u00fcn.\n gru\u0308n\tDa ist Gru\u0308n.\n")
     (tmp_path / "hyp").write_text("Es ist gru\u0308n.\n")
-    done = regard("evaluate", tmp_path / "test.tsv", "--hypotheses", tmp_path / "hyp", "--json")
-    assert done.code == 0, done.err
-    found = json.loads(done.out)
-    assert (found["sentences"], found["references"]) == (1, 2)
-    assert found["chrf"]["score"] == 100
+    result = regard("evaluate", tmp_path / "test.tsv", "--hypotheses", tmp_path / "hyp", "--json")
+    assert result.code == 0, result.err
+    metrics = json.loads(result.out)
+    assert (metrics["sentences"], metrics["references"]) == (1, 2)
+    assert metrics["chrf"]["score"] == 100
 
 
 @pytest.mark.parametrize("arguments", [["--model", "folder"], ["--beam", "5"], ["--dtype", "float32"]])
-def test_hypotheses_need_no_model_and_nothing_of_one(regard, pairs, hypotheses, arguments):
-    done = regard("evaluate", pairs, "--hypotheses", hypotheses, *arguments)
-    assert (done.code, done.out) == (2, "")
-    assert f"{arguments[0]}: not used with --hypotheses; leave it out" in done.err
+def test_hypotheses_refuse_options_of_models(regard, pairs, hypotheses, arguments):
+    result = regard("evaluate", pairs, "--hypotheses", hypotheses, *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert f"{arguments[0]}: not used with --hypotheses; leave it out" in result.err
 
 
 def test_an_output_that_cannot_be_written_is_refused_first(regard, pairs, monkeypatch):
     monkeypatch.setattr("regard.pipelines.evaluation.evaluate_translation", lambda *arguments, **options: 1 / 0)
-    done = regard("evaluate", pairs, "--output", "no/such/folder/out")
-    assert done.code == 2
+    result = regard("evaluate", pairs, "--output", "no/such/folder/out")
+    assert result.code == 2
     assert (
-        done.err
+        result.err
         == "regard: no/such/folder/out: could not be written: there is no folder no/such/folder; make it first\n"
     )
 
 
-def test_a_language_model_is_measured_on_a_text(regard, tmp_path):
+def test_a_language_model_is_evaluated_on_a_text(regard, tmp_path):
     writer = trained_writer()
     save_model(tmp_path, writer.model, writer.tokenizer)
     (tmp_path / "test.txt").write_text(LINE * 5)
-    done = regard("evaluate", tmp_path / "test.txt", "--model", tmp_path, "--json")
-    assert done.code == 0, done.err
-    found = json.loads(done.out)
-    assert found["characters"] == len(LINE) * 5 == found["tokens"]
-    assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
-    assert found["bits_per_character"] == pytest.approx(found["loss"] / math.log(2))
-    assert 1 < found["perplexity"] < 3
+    result = regard("evaluate", tmp_path / "test.txt", "--model", tmp_path, "--json")
+    assert result.code == 0, result.err
+    metrics = json.loads(result.out)
+    assert metrics["characters"] == len(LINE) * 5 == metrics["tokens"]
+    assert metrics["perplexity"] == pytest.approx(math.exp(metrics["loss"]))
+    assert metrics["bits_per_character"] == pytest.approx(metrics["loss"] / math.log(2))
+    assert 1 < metrics["perplexity"] < 3
     assert "bits per character: " in regard("evaluate", tmp_path / "test.txt", "--model", tmp_path).out
-    done = regard("evaluate", tmp_path / "test.txt", "--model", tmp_path, "--beam", 2)
-    assert (done.code, "--beam: not used with a language model; leave it out" in done.err) == (2, True)
+    result = regard("evaluate", tmp_path / "test.txt", "--model", tmp_path, "--beam", 2)
+    assert (result.code, "--beam: not used with a language model; leave it out" in result.err) == (2, True)
 
 
-def test_a_masked_language_model_is_measured_on_texts(regard, tmp_path):
+def test_a_masked_language_model_is_evaluated_on_texts(regard, tmp_path):
     tokenizer = train_bpe(["good", "bad"], 270)
     sizes = {"d_model": 8, "num_heads": 2, "num_layers": 1, "d_ff": 8}
     model = Bert(BertConfig(270, head="masked_lm", **sizes))
     with torch.no_grad():
-        model.mlm_head.decoder.bias[tokenizer.encode(["aaa"])[0][-1]] = 9.0  # all is an a
+        model.mlm_head.decoder.bias[tokenizer.encode(["aaa"])[0][-1]] = 9.0  # always predicts a
     save_model(tmp_path, model, tokenizer)
     (tmp_path / "test.txt").write_text("aaaaaaaaaaaaaaaaaaaaaaaa\n\n" * 20)
-    found = json.loads(regard("evaluate", tmp_path / "test.txt", "--model", tmp_path, "--json").out)
-    assert found["texts"] == 20
-    assert found["draws"] == 20
-    assert 0.1 < found["masked_tokens"] / (20 * 20 * 24) < 0.2
-    assert 0 < found["loss_std"] < 0.5
-    assert found["accuracy"] > 95
-    assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
-    assert found["perplexity"] < 2
+    metrics = json.loads(regard("evaluate", tmp_path / "test.txt", "--model", tmp_path, "--json").out)
+    assert metrics["texts"] == 20
+    assert metrics["draws"] == 20
+    assert 0.1 < metrics["masked_tokens"] / (20 * 20 * 24) < 0.2
+    assert 0 < metrics["loss_std"] < 0.5
+    assert metrics["accuracy"] > 95
+    assert metrics["perplexity"] == pytest.approx(math.exp(metrics["loss"]))
+    assert metrics["perplexity"] < 2
     text = regard("evaluate", tmp_path / "test.txt", "--model", tmp_path).out
     assert "random draws of masks: 20\nmasked tokens: " in text
     assert "accuracy (%): " in text
     (tmp_path / "test.txt").write_text("\n")
-    done = regard("evaluate", tmp_path / "test.txt", "--model", tmp_path)
-    assert (done.code, "expected at least one text, got none" in done.err) == (2, True)
+    result = regard("evaluate", tmp_path / "test.txt", "--model", tmp_path)
+    assert (result.code, "expected at least one text, got none" in result.err) == (2, True)
     save_model(tmp_path, model.with_head("token_classification", ["a", "b"]), tokenizer)
-    done = regard("evaluate", tmp_path / "test.txt", "--model", tmp_path)
+    result = regard("evaluate", tmp_path / "test.txt", "--model", tmp_path)
     message = "expected a translator, a language model, a masked language model or a classifier, got a text encoder in"
-    assert (done.code, message in done.err) == (2, True)
+    assert (result.code, message in result.err) == (2, True)
 
 
-def test_a_classifier_is_measured_on_texts_with_classes(regard, tmp_path):
+def test_a_classifier_is_evaluated_on_texts_with_classes(regard, tmp_path):
     tokenizer = train_bpe(["good", "bad"], 270)
     sizes = {"d_model": 8, "num_heads": 2, "num_layers": 1, "d_ff": 8}
     model = Bert(BertConfig(270, head="sequence_classification", labels=("bad", "good"), **sizes))
     with torch.no_grad():
-        model.classifier.bias.copy_(torch.tensor([0.0, 9.0]))  # all is good
+        model.classifier.bias.copy_(torch.tensor([0.0, 9.0]))  # always predicts good
     save_model(tmp_path, model, tokenizer)
     (tmp_path / "test.tsv").write_text("one\tgood\ntwo\tgood\nthree\tgood\nfour\tbad\n")
-    found = json.loads(regard("evaluate", tmp_path / "test.tsv", "--model", tmp_path, "--json").out)
-    assert found == pytest.approx({"texts": 4, "accuracy": 75.0, "f1": 100 * (6 / 7) / 2})
+    metrics = json.loads(regard("evaluate", tmp_path / "test.tsv", "--model", tmp_path, "--json").out)
+    assert metrics == pytest.approx({"texts": 4, "accuracy": 75.0, "f1": 100 * (6 / 7) / 2})
     (tmp_path / "test.tsv").write_text("")
-    done = regard("evaluate", tmp_path / "test.tsv", "--model", tmp_path)
-    assert (done.code, "expected at least one text with its class, got none" in done.err) == (2, True)
+    result = regard("evaluate", tmp_path / "test.tsv", "--model", tmp_path)
+    assert (result.code, "expected at least one text with its class, got none" in result.err) == (2, True)
     (tmp_path / "test.tsv").write_text("one\tfair\n")
-    done = regard("evaluate", tmp_path / "test.tsv", "--model", tmp_path)
-    assert (done.code, "expected one of the classes 'bad', 'good', got 'fair'" in done.err) == (2, True)
+    result = regard("evaluate", tmp_path / "test.tsv", "--model", tmp_path)
+    assert (result.code, "expected one of the classes 'bad', 'good', got 'fair'" in result.err) == (2, True)
 
 
 TEXTS = ["the cat sat on the mat .", "the cat ran to the door .", "a dog barked ."]
 WANTED = ["the cat sat on a mat .", "the cat ran home .", "the dog slept ."]
 
 
-def test_generated_texts_are_measured_by_themselves_and_beside_others(regard, tmp_path):
+def test_generated_texts_are_scored_with_and_without_references(regard, tmp_path):
     (tmp_path / "texts").write_text("\n".join(TEXTS) + "\n")
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"prompt": "", "text": text}) + "\n" for text in TEXTS))
     (tmp_path / "wanted").write_text("\n".join(WANTED) + "\n")
-    done = regard("evaluate", "--generated", tmp_path / "texts", "--reference", tmp_path / "wanted", "--json")
-    assert done.code == 0, done.err
-    found = json.loads(done.out)
+    result = regard("evaluate", "--generated", tmp_path / "texts", "--reference", tmp_path / "wanted", "--json")
+    assert result.code == 0, result.err
+    metrics = json.loads(result.out)
     words = [text.split() for text in TEXTS]
     pairs = [pair for text in words for pair in itertools.pairwise(text)]
-    assert found["signature"].startswith("tok:13a|self-bleu-texts:200|")
-    assert found["distinct_1"] == pytest.approx(len({word for text in words for word in text}) / 18)
-    assert found["distinct_2"] == pytest.approx(len(set(pairs)) / len(pairs))
+    assert metrics["signature"].startswith("tok:13a|self-bleu-texts:200|")
+    assert metrics["distinct_1"] == pytest.approx(len({word for text in words for word in text}) / 18)
+    assert metrics["distinct_2"] == pytest.approx(len(set(pairs)) / len(pairs))
     each = [
         sacrebleu.sentence_bleu(text, [other for other in TEXTS if other != text], use_effective_order=True).score
         for text in TEXTS
     ]
-    assert found["self_bleu"] == pytest.approx(sum(each) / 3)
-    assert found["rouge_1"] == pytest.approx(100 * (5 / 6 + 2 * 3 / (6 + 4) + 2 / 6) / 3)
+    assert metrics["self_bleu"] == pytest.approx(sum(each) / 3)
+    assert metrics["rouge_1"] == pytest.approx(100 * (5 / 6 + 2 * 3 / (6 + 4) + 2 / 6) / 3)
     both = ("--generated", tmp_path / "texts.jsonl", "--reference", tmp_path / "texts.jsonl")
     assert json.loads(regard("evaluate", *both, "--json").out)["rouge_l"] == 100
     alone = json.loads(regard("evaluate", "--generated", tmp_path / "texts.jsonl", "--json").out)
-    assert alone == {name: value for name, value in found.items() if not name.startswith("rouge")}
+    assert alone == {name: value for name, value in metrics.items() if not name.startswith("rouge")}
     assert "self bleu: " in regard("evaluate", "--generated", tmp_path / "texts").out
 
 
@@ -272,15 +272,15 @@ def test_what_does_not_fit_generated_texts_is_refused(regard, tmp_path):
             "test, --beam: not used with --generated;",
         ),
     ):
-        done = regard("evaluate", *arguments)
-        assert done.code == 2
-        assert words in " ".join(done.err.split())
+        result = regard("evaluate", *arguments)
+        assert result.code == 2
+        assert words in " ".join(result.err.split())
 
 
-def test_scores_of_generated_texts_know_every_alphabet_and_compare_two_hundred():
+def test_scores_of_generated_texts_in_every_alphabet_for_two_hundred_texts():
     cities = ["東京 タワー", "京都 寺"]
-    found = generation_metrics(cities, cities)
-    assert (found["rouge_1"], found["distinct_3"]) == (100, None)
+    metrics = generation_metrics(cities, cities)
+    assert (metrics["rouge_1"], metrics["distinct_3"]) == (100, None)
     alike = [f"the {number % 7} cats sat on {number % 11} mats" for number in range(201)]
     assert generation_metrics(alike)["self_bleu"] == pytest.approx(generation_metrics(alike[:200])["self_bleu"], abs=1)
     with pytest.raises(InvalidType, match="texts: expected a sequence of str, got str; pass a list"):

@@ -1,4 +1,4 @@
-"""What heads do, from the command line."""
+"""`regard heads`."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def writer(tmp_path_factory):
 
 
 def test_the_strongest_heads_and_all_by_a_score(regard, writer, tmp_path):
-    done = regard("heads", "abc abc", "--model", writer)
-    assert done.code == 0, done.err
-    shown = {line.split()[0]: line.split()[1:] for line in done.out.splitlines()[1:]}
+    result = regard("heads", "abc abc", "--model", writer)
+    assert result.code == 0, result.err
+    shown = {line.split()[0]: line.split()[1:] for line in result.out.splitlines()[1:]}
     assert {"previous_token", "induction", "entropy"} <= set(shown)
-    done = regard("heads", "abc abc", "--model", writer, "--sort-by", "previous_token")
-    assert done.code == 0, done.err
-    header, *rows = [line.split() for line in done.out.splitlines()]
+    result = regard("heads", "abc abc", "--model", writer, "--sort-by", "previous_token")
+    assert result.code == 0, result.err
+    header, *rows = [line.split() for line in result.out.splitlines()]
     column = [float(row[header.index("previous")]) for row in rows]
     assert column == sorted(column, reverse=True)
     assert rows[0][0] == shown["previous_token"][0]
@@ -42,9 +42,9 @@ def test_an_image_has_heads_too(regard, tmp_path):
     hf.ViTModel(hf.ViTConfig(**IMAGE)).save_pretrained(tmp_path / "vit")
     hf.ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "vit")
     Image.new("RGB", (20, 30), "red").save(tmp_path / "a.png")
-    done = regard("heads", tmp_path / "a.png", "--model", tmp_path / "vit")
-    assert done.code == 0, done.err
-    shown = {line.split()[0] for line in done.out.splitlines()[1:]}
+    result = regard("heads", tmp_path / "a.png", "--model", tmp_path / "vit")
+    assert result.code == 0, result.err
+    shown = {line.split()[0] for line in result.out.splitlines()[1:]}
     assert {"first_token", "previous_token", "entropy"} <= shown
     assert not {"induction", "duplicate_token"} & shown  # of words
 
@@ -53,14 +53,14 @@ def test_separators_are_those_of_the_library(regard, tmp_path):
     transformers_models.bert(hf.BertModel).save_pretrained(tmp_path / "bert")
     tokenizer = transformers_models.tokenizer()
     tokenizer.save_pretrained(tmp_path / "bert")
-    done = regard("heads", "the cat sat", "--model", tmp_path / "bert", "-o", tmp_path / "heads.csv")
-    assert done.code == 0, done.err
+    result = regard("heads", "the cat sat", "--model", tmp_path / "bert", "-o", tmp_path / "heads.csv")
+    assert result.code == 0, result.err
     with (tmp_path / "heads.csv").open(newline="", encoding="utf-8") as file:
-        found = [float(row["separator"]) for row in csv.DictReader(file)]
+        actual = [float(row["separator"]) for row in csv.DictReader(file)]
     recording = TransformersModel.load(tmp_path / "bert").record("the cat sat")
     assert recording.layers[0].key_tokens == ("[CLS]", "▁the", "▁cat", "▁sat", "[SEP]")
     expected = [weight for layer in recording.layers for weight in layer.weights.dense()[0, ..., 4].mean(1).tolist()]
-    assert found == pytest.approx(expected, abs=1e-5)
+    assert actual == pytest.approx(expected, abs=1e-5)
     for tokens in (None, tokenizer("the cat sat")["input_ids"]):
         scores = head_scores(recording, tokens=tokens, tokenizer=tokenizer)
         assert scores["separator"] == pytest.approx(expected, abs=1e-5)
@@ -68,30 +68,32 @@ def test_separators_are_those_of_the_library(regard, tmp_path):
 
 def test_texts_of_a_file_and_a_table(regard, writer, tmp_path):
     (tmp_path / "texts.txt").write_text("abc abc\n\ndef\n", encoding="utf-8")
-    done = regard("heads", "--file", tmp_path / "texts.txt", "--lines", "--model", writer, "-o", tmp_path / "heads.csv")
-    assert done.code == 0, done.err
+    result = regard(
+        "heads", "--file", tmp_path / "texts.txt", "--lines", "--model", writer, "-o", tmp_path / "heads.csv"
+    )
+    assert result.code == 0, result.err
     with (tmp_path / "heads.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert {row["kind"] for row in rows} == {"decoder"}
     assert all(0 <= float(row["induction"]) <= 1 for row in rows)
-    done = regard("heads", "abc", "--model", writer, "-o", tmp_path / "heads.png")
-    assert done.code == 0, done.err
+    result = regard("heads", "abc", "--model", writer, "-o", tmp_path / "heads.png")
+    assert result.code == 0, result.err
     assert (tmp_path / "heads.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_translator_and_the_minilm(regard):
-    done = regard("heads", "the cat sat")
-    assert done.code == 0, done.err
-    assert "encoder.2/" in done.out
-    assert "note" not in done.err
+    result = regard("heads", "the cat sat")
+    assert result.code == 0, result.err
+    assert "encoder.2/" in result.out
+    assert "note" not in result.err
     message = "not measured, because the tokens that they need do not occur: duplicate_token, induction"
     assert message in regard("heads", "Thank you.").err
-    done = regard("heads", "A cat. A dog.", "--model", "minilm", "--sort-by", "separator")
-    assert done.code == 0, done.err
+    result = regard("heads", "A cat. A dog.", "--model", "minilm", "--sort-by", "separator")
+    assert result.code == 0, result.err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], "text: expected a text or --file, got neither"),
         (["a", "--file", "b"], "text: expected a text or --file, got both"),
@@ -102,18 +104,18 @@ def test_a_translator_and_the_minilm(regard):
         (["--file", "nowhere.txt"], "nowhere.txt"),
     ],
 )
-def test_what_cannot_be_done_is_one_message_and_code_2(regard, arguments, said):
-    done = regard("heads", *arguments)
-    assert done.code == 2
-    assert said in " ".join(done.err.split())
+def test_invalid_arguments_give_one_message_and_code_2(regard, arguments, message):
+    result = regard("heads", *arguments)
+    assert result.code == 2
+    assert message in " ".join(result.err.split())
 
 
 def test_a_line_that_is_too_long_is_named(regard, tmp_path):
     file = tmp_path / "texts.txt"
     file.write_text("the cat sat\n\n" + "word " * 600 + "\n")
-    done = regard("heads", "--file", file, "--lines", "--model", "minilm")
-    assert done.code == 2
-    assert f"{file}, line 3: " in done.err
+    result = regard("heads", "--file", file, "--lines", "--model", "minilm")
+    assert result.code == 2
+    assert f"{file}, line 3: " in result.err
 
 
 def test_the_help_lists_every_score(regard):

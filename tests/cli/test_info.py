@@ -1,4 +1,4 @@
-"""What is installed and what can run here."""
+"""`regard info`: what is installed and what can run here."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class CheckeredMass(Measure, name="checkered"):
     """The weight on every second key, 0, ..., of each row."""
 
 
-def test_versions_devices_and_kernels_are_told(regard):
+def test_versions_devices_and_kernels(regard):
     facts = json.loads(regard("info", "--json").out)
     assert facts["versions"]["torch"] == torch.__version__
     assert [name.split(" ")[0] for name in facts["kernels"]] == [kernel.name for kernel in KERNELS]
     assert f"{torch.get_num_threads()} threads" in facts["devices"]["cpu"]
 
 
-def test_the_table_tells_the_same(regard):
+def test_the_table_has_the_same_content(regard):
     facts = json.loads(regard("info", "--json").out)
     table = regard("info").out
     for rows in facts.values():
@@ -44,12 +44,12 @@ def test_the_table_tells_the_same(regard):
 
 
 def test_a_kernel_has_the_variant_that_runs_here(regard):
-    found = library()
-    if isinstance(found, str):
-        pytest.skip(f"native: {found}")
+    loaded = library()
+    if isinstance(loaded, str):
+        pytest.skip(f"native: {loaded}")
     facts = json.loads(regard("info", "--json").out)
-    assert facts["kernels"][f"native ({found.level})"] == Native.description
-    assert f"native ({found.level})" in regard("info").out
+    assert facts["kernels"][f"native ({loaded.level})"] == Native.description
+    assert f"native ({loaded.level})" in regard("info").out
 
 
 def test_a_kernel_that_is_not_available_has_the_reason(regard, monkeypatch):
@@ -77,7 +77,7 @@ def test_masks_scores_and_measures_are_listed(regard):
     assert "Every second key [of a row]" in regard("info").out
 
 
-def test_what_is_not_installed_is_told(regard, monkeypatch):
+def test_missing_packages_are_listed(regard, monkeypatch):
     monkeypatch.setattr("regard.cli.info.PACKAGES", ("torch", "a-package-that-nobody-has"))
     assert json.loads(regard("info", "--json").out)["versions"]["a-package-that-nobody-has"] is None
     assert "a-package-that-nobody-has  not installed" in regard("info").out

@@ -50,17 +50,17 @@ def test_every_command_that_runs_a_model_has_the_same_options(verb):
 def test_a_device_that_is_not_there_is_refused(regard, verb, device, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     arguments = [] if verb == "translate" else ["the cat"]
-    done = regard(verb, *arguments, "--device", device, stdin="the cat\n")
-    assert (done.code, done.out) == (2, "")
-    assert message in done.err
+    result = regard(verb, *arguments, "--device", device, stdin="the cat\n")
+    assert (result.code, result.out) == (2, "")
+    assert message in result.err
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_watched_model_checks_its_device(regard, t5):
     assert load_any(t5, device="cpu").device == torch.device("cpu")
-    done = regard("show", "the mat", "--model", t5, "--device", "cuda:99")
-    assert done.code == 2
-    assert "got 'cuda:99'" in done.err
+    result = regard("show", "the mat", "--model", t5, "--device", "cuda:99")
+    assert result.code == 2
+    assert "got 'cuda:99'" in result.err
 
 
 def test_auto_is_the_fastest_dtype_on_a_cpu(monkeypatch):
@@ -80,25 +80,25 @@ def test_defaults_are_those_of_the_library():
 
 
 @pytest.mark.parametrize("verb", ["generate", "classify", "fill-mask", "translate", "steps"])
-def test_a_model_that_only_transformers_has_is_refused_with_its_commands(regard, verb, t5):
+def test_a_model_that_is_only_in_transformers_is_refused_with_the_commands_it_supports(regard, verb, t5):
     arguments = ["the <mask>"] if verb in ("fill-mask", "steps", "generate") else []
-    done = regard(verb, *arguments, "--model", t5, stdin="the mat\n")
-    assert (done.code, done.out) == (2, "")
-    assert "got 't5'; `regard show` and `regard heads` record any model of transformers" in done.err
+    result = regard(verb, *arguments, "--model", t5, stdin="the mat\n")
+    assert (result.code, result.out) == (2, "")
+    assert "got 't5'; `regard show` and `regard heads` record any model of transformers" in result.err
 
 
 def test_minilm_is_resolved_by_evaluate(regard, tmp_path):
     (tmp_path / "texts").write_text("the cat\n")
-    done = regard("evaluate", tmp_path / "texts", "--model", "minilm")
-    assert done.code == 2
-    assert "a masked language model or a classifier, got a text encoder in minilm" in done.err
+    result = regard("evaluate", tmp_path / "texts", "--model", "minilm")
+    assert result.code == 2
+    assert "a masked language model or a classifier, got a text encoder in minilm" in result.err
 
 
 @pytest.mark.parametrize("verb", ["generate", "translate"])
 def test_minilm_is_a_model_of_every_command(regard, verb):
-    done = regard(verb, "--model", "minilm", stdin="the mat\n")
-    assert done.code == 2
-    assert "got a text encoder in minilm; use `regard show`" in done.err
+    result = regard(verb, "--model", "minilm", stdin="the mat\n")
+    assert result.code == 2
+    assert "got a text encoder in minilm; use `regard show`" in result.err
 
 
 @pytest.mark.parametrize(
@@ -114,22 +114,22 @@ def test_minilm_is_a_model_of_every_command(regard, verb):
     ],
 )
 def test_options_without_effect_are_refused_even_with_their_default(regard, arguments, message):
-    done = regard(*arguments)
-    assert (done.code, done.out) == (2, "")
-    assert message in done.err
+    result = regard(*arguments)
+    assert (result.code, result.out) == (2, "")
+    assert message in result.err
 
 
 def test_a_file_is_one_text_or_one_per_line(regard, writer, tmp_path):
     file = tmp_path / "texts.txt"
     file.write_text("abc abc\n\ndef\n", encoding="utf-8")
-    whole = regard("heads", "--file", file, "--model", writer)
-    assert whole.code == 0, whole.err
-    assert whole.err == f"note: {file}: 2 lines are read as one text; --lines reads one text per line\n"
-    assert whole.out == regard("heads", "abc abc\n\ndef", "--model", writer).out
-    assert whole.out == regard("heads", "--file", "-", "--model", writer, stdin="abc abc\n\ndef\n").out
+    full = regard("heads", "--file", file, "--model", writer)
+    assert full.code == 0, full.err
+    assert full.err == f"note: {file}: 2 lines are read as one text; --lines reads one text per line\n"
+    assert full.out == regard("heads", "abc abc\n\ndef", "--model", writer).out
+    assert full.out == regard("heads", "--file", "-", "--model", writer, stdin="abc abc\n\ndef\n").out
     lines = regard("heads", "--file", file, "--lines", "--model", writer)
     assert lines.code == 0, lines.err
-    assert lines.out != whole.out
+    assert lines.out != full.out
     file.write_text("\n \n")
     assert f"{file}: expected a text, got an empty file" in regard("heads", "--file", file).err
 
@@ -138,9 +138,9 @@ def test_a_file_is_one_text_or_one_per_line(regard, writer, tmp_path):
 def test_a_text_that_is_the_name_of_a_file_gets_a_note(regard, verb, writer, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "abc").write_text("def\n", encoding="utf-8")
-    done = regard(verb, "abc", "--model", writer)
-    assert done.code == 0, done.err
-    assert "note: 'abc' is read as a text, not as the file of that name; --file reads a file\n" in done.err
+    result = regard(verb, "abc", "--model", writer)
+    assert result.code == 0, result.err
+    assert "note: 'abc' is read as a text, not as the file of that name; --file reads a file\n" in result.err
     assert "note" not in regard(verb, "--file", "abc", "--model", writer).err
 
 
@@ -150,6 +150,6 @@ def test_a_text_that_is_too_long_is_named(regard, verb, lines, origin, tmp_path,
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "texts.txt"
     file.write_text("A cat.\n" + "word " * 600 + "\n")
-    done = regard(verb, "--file", file, *lines, "--model", "minilm")
-    assert done.code == 2
-    assert f"regard: {origin.format(file)}expected at most 512 tokens, got 60" in done.err
+    result = regard(verb, "--file", file, *lines, "--model", "minilm")
+    assert result.code == 2
+    assert f"regard: {origin.format(file)}expected at most 512 tokens, got 60" in result.err

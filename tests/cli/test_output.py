@@ -1,4 +1,4 @@
-"""Lines out: to standard output or to a whole file, one field a line."""
+"""Lines are written to standard output or to a file, which is complete or not written."""
 
 from __future__ import annotations
 

