@@ -45,7 +45,7 @@ def recording_of(
     heads=3,
     title="A title",
 ) -> Recording:
-    """A recording of a whole translator with random weights, some large and some small."""
+    """A recording of a translator with random weights, some large and some small."""
     generator = torch.Generator().manual_seed(len(source))
 
     def attention(queries: int, keys: int, causal: bool = False) -> WeightMatrix:
@@ -71,8 +71,8 @@ def long_recording() -> Recording:
 
 @pytest.fixture(scope="module")
 def address(long_recording) -> Iterator[str]:
-    with serving.served(long_recording) as found:
-        yield found
+    with serving.served(long_recording) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
@@ -92,7 +92,7 @@ def make_weights() -> Callable[[torch.Tensor], WeightMatrix]:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator:
-    """A headless Chromium; where none is found tests are skipped, but never in continuous integration."""
+    """A headless Chromium; without one, tests are skipped, but never in continuous integration."""
     from playwright.sync_api import expect, sync_playwright
 
     expect.set_options(timeout=30_000)  # as pages have; a machine may have other work
@@ -110,7 +110,7 @@ def browser() -> Iterator:
 
 @dataclass
 class Watched:
-    """What a page did that it should not have done."""
+    """Errors and forbidden requests of a page."""
 
     complaints: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
@@ -152,7 +152,7 @@ def open_file(offline_context, tmp_path) -> Iterator[Callable]:
         watched.requests.append(request.url)
 
     def open_it(path: Path, fragment: str = "", width: int = 1280, height: int = 900, **options):
-        options.setdefault("reduced_motion", "reduce")  # so that what is drawn is not on its way
+        options.setdefault("reduced_motion", "reduce")  # no animation is in progress when a test looks
         context = offline_context(viewport={"width": width, "height": height}, **options)
         if context not in [page.context for page in pages]:
             context.on("request", on_request)
@@ -182,8 +182,8 @@ def open_file(offline_context, tmp_path) -> Iterator[Callable]:
 def open_page(open_file, tmp_path) -> Callable:
     """Open a recording's page in the same way."""
 
-    def open_it(recording: Recording, *place, **options):
-        page = open_file(write_html(recording, tmp_path / "attention.html"), *place, **options)
+    def open_it(recording: Recording, *args, **options):
+        page = open_file(write_html(recording, tmp_path / "attention.html"), *args, **options)
         page.wait_for_selector(".panel")
         return page
 
@@ -194,8 +194,8 @@ def open_page(open_file, tmp_path) -> Callable:
 def open_pair(open_file, tmp_path):
     """Open the page of two recordings, and wait until all heads are compared."""
 
-    def open_it(a, b, *place, ranked=True, **options):
-        opened = open_file(write_html(a, tmp_path / "compare.html", compare_with=b), *place, **options)
+    def open_it(a, b, *args, ranked=True, **options):
+        opened = open_file(write_html(a, tmp_path / "compare.html", compare_with=b), *args, **options)
         opened.wait_for_selector(".compare-panel.a canvas[data-cell]")
         if ranked:
             opened.wait_for_selector(".compare-entry")

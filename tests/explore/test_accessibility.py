@@ -23,7 +23,7 @@ def long_recording() -> Recording:
 
 
 def serious(page, axe: str) -> list:
-    """What is wrong, after everything that can be opened was."""
+    """Violations, after everything that can be opened has been opened."""
     for button in page.locator(".view-buttons button[aria-pressed]").all():
         if button.get_attribute("aria-pressed") == "false":
             button.click()
@@ -50,4 +50,4 @@ def test_nothing_serious_is_found_in_a_long_text(open_page, long_recording, axe,
 def test_what_is_wrong_would_be_found(open_page, recording, axe):
     page = open_page(recording)
     page.evaluate("document.querySelector('#sort').labels[0].replaceWith(document.querySelector('#sort'))")
-    assert "select-name" in [found[0] for found in serious(page, axe)]
+    assert "select-name" in [violation[0] for violation in serious(page, axe)]

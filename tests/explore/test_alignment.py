@@ -80,14 +80,14 @@ def alignments(a, b):
 
 
 def test_tokens_of_different_tokenizers_are_spelled_alike():
-    [found] = alignments(["▁the", "▁un", "related", "▁new"], ["the", "un", "##related", "old"])
-    assert found == {"sequences": (0, 0), "tokens": [(0, 0, 3)], "words": [(0, 0, 2)]}
+    [actual] = alignments(["▁the", "▁un", "related", "▁new"], ["the", "un", "##related", "old"])
+    assert actual == {"sequences": (0, 0), "tokens": [(0, 0, 3)], "words": [(0, 0, 2)]}
 
 
 def test_words_are_aligned_though_their_subwords_differ():
-    [found] = alignments(["▁too", "▁ti", "red", "."], ["▁too", "▁tired", "."])
-    assert found["tokens"] == [(0, 0, 1), (3, 2, 1)]
-    assert found["words"] == [(0, 0, 3)]
+    [actual] = alignments(["▁too", "▁ti", "red", "."], ["▁too", "▁tired", "."])
+    assert actual["tokens"] == [(0, 0, 1), (3, 2, 1)]
+    assert actual["words"] == [(0, 0, 3)]
 
 
 def test_each_pair_of_texts_that_some_layers_compare_is_aligned_once():
@@ -103,5 +103,5 @@ def test_each_pair_of_texts_that_some_layers_compare_is_aligned_once():
     header = pack(translator(source, target, "x"), translator(("a", "c"), target, "y"))[0]
     second = header["compare_with"]
     assert second["counterparts"] == list(range(6))
-    assert [found["sequences"] for found in second["alignments"]] == [(0, 0), (1, 1)]
-    assert [found["tokens"] for found in second["alignments"]] == [[(0, 0, 1), (2, 1, 1)], [(0, 0, 2)]]
+    assert [alignment["sequences"] for alignment in second["alignments"]] == [(0, 0), (1, 1)]
+    assert [alignment["tokens"] for alignment in second["alignments"]] == [[(0, 0, 1), (2, 1, 1)], [(0, 0, 2)]]

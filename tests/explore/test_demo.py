@@ -1,4 +1,4 @@
-"""The link that `make demo` prints answers “Where does “it” look?”."""
+"""The link that `make demo` prints opens the head that attends from “it” to the animal."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_without_a_path_it_lies_in_a_temporary_folder(recording, opened, tmp_pat
     one, other = regard.show(recording), regard.show(recording)
     assert one.name == "attention.html"
     assert tmp_path in one.parents
-    assert one.parent != other.parent  # which would replace a page that is being looked at
+    assert one.parent != other.parent  # which would replace an open page
     assert opened == [one.as_uri(), other.as_uri()]
 
 
@@ -109,7 +109,7 @@ def test_a_target_has_tokens_of_its_own(opened, make_recording, tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [3, None, "run.regard"])
-def test_what_is_no_recording_is_refused(wrong, opened):
+def test_what_is_not_a_recording_is_refused(wrong, opened):
     with pytest.raises(
         InvalidType,
         match=f"^recording: expected a Recording or the result of regard.watch, got {type(wrong).__name__}$",
@@ -130,7 +130,7 @@ def test_in_a_notebook_it_is_a_widget(recording, make_recording, notebook, opene
     assert opened == []
 
 
-def test_a_shell_without_a_kernel_is_no_notebook(recording, notebook, opened):
+def test_a_shell_without_a_kernel_is_not_a_notebook(recording, notebook, opened):
     notebook.kernel = None
     assert not in_notebook()
     assert isinstance(regard.show(recording), Path)

@@ -85,5 +85,5 @@ def test_the_example_is_formatted():
     if not biome.exists():
         missing(f"there is no Biome: `npm ci --prefix {HERE}` installs it")
     command = [biome, "format", "--stdin-file-path=src/regard/explore/static/views/first_row.js"]
-    done = subprocess.run(command, input=EXAMPLE, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == EXAMPLE
+    completed = subprocess.run(command, input=EXAMPLE, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert completed.stdout == EXAMPLE

@@ -34,8 +34,8 @@ def test_the_svg_has_bars_and_the_rows_that_are_wholly_in_sight(open_file, tmp_p
     drawn = bars(data, muted, tracks[0]["height"])
     meant = [
         (track["left"], track["top"], track["width"] * share / max(shares))
-        for track, share, whole in zip(tracks, shares, inside, strict=True)
-        if whole
+        for track, share, is_whole in zip(tracks, shares, inside, strict=True)
+        if is_whole
     ]
     assert drawn == [pytest.approx(bar, abs=0.05) for bar in meant]
 
@@ -61,7 +61,7 @@ def test_the_svg_has_the_signs_of_the_difference(open_pair, pair):
         for node in group.iter(f"{SVG}text")
         if node.text in ("+", "−")
     }
-    assert signs == {place: "+" if value > 0 else "−" for place, value in differences.items() if abs(value) >= 0.01}
+    assert signs == {key: "+" if value > 0 else "−" for key, value in differences.items() if abs(value) >= 0.01}
     assert set(signs.values()) == {"+", "−"}
 
 

@@ -133,13 +133,13 @@ def test_a_view_that_scrolls_is_saved_as_it_is_seen(open_page):
             return nodes.filter(node => inside(node.getBoundingClientRect())).map(node => node.textContent);
         }"""
     )
-    found = texts(ElementTree.fromstring(saved(page, "text", "SVG")[1]))
-    assert 20 < len(found) < 400
-    assert set(visible) >= set(found)
-    assert len(set(visible) - set(found)) < 30  # those whose letters are not seen, but their margin
+    actual = texts(ElementTree.fromstring(saved(page, "text", "SVG")[1]))
+    assert 20 < len(actual) < 400
+    assert set(visible) >= set(actual)
+    assert len(set(visible) - set(actual)) < 30  # those whose letters are not seen, but their margin
 
 
-def test_characters_that_xml_forbids_break_no_file(open_page):
+def test_characters_that_xml_forbids_are_replaced(open_page):
     tokens = ('=HYPERLINK("http://x")', "a\x00b", 'a "quoted", one', "two\nlines", "\ttab", "\ud800", "<&>")
     weights = regard.weights(torch.randn(1, 1, 7, 4), torch.randn(1, 1, 7, 4))
     page = open_page(Recording("t", "m", (Layer("l", "encoder", weights, tokens, tokens),)), "#token=source.0")
@@ -190,17 +190,17 @@ def test_the_weights_at_the_words_of_a_translation_are_saved(open_page, recordin
     weights = page.locator(".word[data-weight]").evaluate_all("nodes => nodes.map(node => node.dataset.weight)")
     words = dict(zip(weights, boxes_of(page, ".word[data-weight]"), strict=True))
     svg = ElementTree.fromstring(saved(page, "translation", "SVG")[1])
-    found = {node.text: node for node in svg.iter(f"{SVG}text") if node.text in words}
-    assert len(found) == len(words) > 1
+    actual = {node.text: node for node in svg.iter(f"{SVG}text") if node.text in words}
+    assert len(actual) == len(words) > 1
     for weight, box in words.items():
-        middle = float(found[weight].get("x")) + float(found[weight].get("textLength")) / 2
+        middle = float(actual[weight].get("x")) + float(actual[weight].get("textLength")) / 2
         assert middle == pytest.approx((box["left"] + box["right"]) / 2, abs=0.6)
-        assert box["top"] - 20 < float(found[weight].get("y")) < box["top"]
+        assert box["top"] - 20 < float(actual[weight].get("y")) < box["top"]
 
 
 def test_a_generation_step_is_saved_without_its_player(open_page, recording):
     page = open_page(recording, "#views=generation&layer=decoder.1&head=1&step=4")
     page.wait_for_selector(".generated-token[style]")
-    found = texts(ElementTree.fromstring(saved(page, "generation", "SVG")[1]))
-    assert {"Das", "Tier", "war", "zu"} < set(found)
-    assert not {"Play", "‹", "›"} & set(found)
+    actual = texts(ElementTree.fromstring(saved(page, "generation", "SVG")[1]))
+    assert {"Das", "Tier", "war", "zu"} < set(actual)
+    assert not {"Play", "‹", "›"} & set(actual)

@@ -127,8 +127,8 @@ def test_with_sinks_the_rest_keeps_what_they_take(open_page):
     page = open_page(Recording("t", "m", (Layer("l", "encoder", weights, tokens, tokens),)), "#hide=first&rescale=1")
     exact = weights[0, 0] / (1 - weights[0, 0][:, :1])
     assert exact[:, 1:].sum(-1).max() < 0.95
-    for place, weight in saved(page).items():
-        assert weight == pytest.approx(exact[place].item(), rel=0.02, abs=2e-4)
+    for cell, weight in saved(page).items():
+        assert weight == pytest.approx(exact[cell].item(), rel=0.02, abs=2e-4)
 
 
 def test_rescaling_needs_something_left_out_and_works_by_keyboard(open_page, recording):
@@ -159,7 +159,7 @@ def sinking() -> Recording:
 def squares(page) -> torch.Tensor:
     """How light the pixels of the map are, each column of squares on average over its lower half."""
     settle(page)
-    found = page.locator("#matrix canvas").evaluate(
+    actual = page.locator("#matrix canvas").evaluate(
         """node => {
             const [left, top, cell] = ["left", "top", "cell"].map(name => Number(node.dataset[name]));
             const copy = new OffscreenCanvas(node.width, node.height).getContext("2d", {willReadFrequently: true});
@@ -173,7 +173,7 @@ def squares(page) -> torch.Tensor:
             });
         }"""
     )
-    return torch.tensor(found)
+    return torch.tensor(actual)
 
 
 def test_of_a_sketch_squares_are_less_what_is_known_to_be_left_out(open_page, sinking):
@@ -228,5 +228,5 @@ def test_words_are_left_out_and_rescaled_as_tokens_are(open_page, recording):
     exact = torch.cat([words[:, :4], words[:, 4:6].sum(-1, keepdim=True), words[:, 6:]], -1)
     cells = saved(page)
     assert {key for _, key in cells} == {1, 2, 3, 4, 5}
-    for place, weight in cells.items():
-        assert weight == pytest.approx(exact[place].item(), rel=2e-5, abs=1e-6)
+    for cell, weight in cells.items():
+        assert weight == pytest.approx(exact[cell].item(), rel=2e-5, abs=1e-6)

@@ -1,4 +1,4 @@
-"""Whoever means harm: tokens and titles are shown as text, and nothing of them runs."""
+"""Hostile tokens and titles are shown as text and run nothing."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def test_the_log_has_no_advice_about_other_packages(address, caplog, capfd):
     assert "install" not in capfd.readouterr().err
 
 
-def test_clients_that_hang_do_not_delay_the_end(hasty, long_recording):
+def test_hanging_clients_do_not_delay_shutdown(hasty, long_recording):
     with bind(long_recording) as (server, listener, url):
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()

@@ -28,13 +28,13 @@ from regard.recordings.recording import Recording
 pytestmark = pytest.mark.browser
 
 
-def tab_to(page, place: str) -> None:
+def tab_to(page, selector: str) -> None:
     """Press Tab until something is reached."""
     for _ in range(60):
         page.keyboard.press("Tab")
-        if page.evaluate("place => document.activeElement.matches(place)", place):
+        if page.evaluate("selector => document.activeElement.matches(selector)", selector):
             return
-    raise AssertionError(f"Tab does not lead to {place}")
+    raise AssertionError(f"Tab does not lead to {selector}")
 
 
 def test_everything_works_by_keyboard(open_page, recording):
@@ -211,7 +211,7 @@ def test_a_page_without_a_title_has_the_models_name(open_page, recording):
     assert page.title() == "a model · Regard"
 
 
-def test_an_address_tells_what_is_seen_where_a_link_named_what_is_not(open_page, recording):
+def test_invalid_fields_of_a_link_are_replaced_in_the_url(open_page, recording):
     page = open_page(recording, "#layer=nowhere&head=99&token=source.999")
     shown = page.evaluate("location.hash")
     assert re.fullmatch(r"#layer=cross\.[01]&head=\d", shown)
@@ -225,15 +225,15 @@ def sentence(count: int) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(("count", "width", "least"), [(72, 1280, 6), (72, 2560, 6), (30, 400, 6), (110, 1280, 3)])
-def test_the_matrix_of_a_long_sentence_is_seen_whole(open_page, make_recording, count, width, least):
+def test_the_whole_matrix_of_a_long_sentence_is_visible(open_page, make_recording, count, width, least):
     long = sentence(count)
     page = open_page(make_recording(long, long, encoders=1, decoders=0), "#layer=encoder.0&head=0", width=width)
-    place = place_of(page)
+    drawing = place_of(page)
     frame = page.locator(".matrix-frame").evaluate("node => [node.scrollWidth, node.clientWidth]")
     assert frame[0] <= frame[1]
-    assert place["cell"] >= least
-    assert place["left"] + count * place["cell"] <= frame[1] + 1
-    matrix, readout = (page.locator(place).bounding_box() for place in ("#matrix", "#details"))
+    assert drawing["cell"] >= least
+    assert drawing["left"] + count * drawing["cell"] <= frame[1] + 1
+    matrix, readout = (page.locator(drawing).bounding_box() for drawing in ("#matrix", "#details"))
     apart = matrix["x"] + matrix["width"] <= readout["x"] or (
         matrix["y"] + matrix["height"] <= readout["y"] or readout["y"] + readout["height"] <= matrix["y"]
     )
@@ -251,13 +251,13 @@ def long_encoder(recording) -> Recording:
 
 def test_the_matrix_is_zoomed_and_moved_by_keys(open_page, long_encoder):
     page = open_page(long_encoder, "#layer=encoder.0&head=0", width=400)
-    whole = place_of(page)
+    initial = place_of(page)
     canvas = page.locator("#matrix canvas")
     canvas.focus()
     for key in ("End", "PageDown", "PageDown", "PageDown", "PageDown", "ArrowUp", "+", "+", "+", "+", "+"):
         page.keyboard.press(key)
     zoomed = place_of(page)
-    assert zoomed["cell"] == pytest.approx(whole["cell"] * 1.5**5, rel=0.01)
+    assert zoomed["cell"] == pytest.approx(initial["cell"] * 1.5**5, rel=0.01)
     assert zoomed["row"] > 30
     assert zoomed["column"] > 30
     weights = layer_of(long_encoder, "encoder.0").weights[0, 0]
@@ -273,7 +273,7 @@ def test_the_matrix_is_zoomed_and_moved_by_keys(open_page, long_encoder):
     page.keyboard.press("-")
     assert place_of(page)["cell"] < zoomed["cell"]
     page.keyboard.press("0")
-    assert place_of(page) == whole
+    assert place_of(page) == initial
     tip = page.locator(".tip").bounding_box()
     assert tip["x"] >= 0
     assert tip["x"] + tip["width"] <= 400
@@ -284,15 +284,15 @@ def test_the_matrix_is_zoomed_and_moved_by_wheel_buttons_and_drag(open_page, lon
     weights = layer_of(long_encoder, "encoder.0").weights[0, 1]
     canvas = page.locator("#matrix canvas")
     point_at(page, 40, 50)
-    whole = place_of(page)
+    initial = place_of(page)
     page.mouse.wheel(0, -100)  # scrolls the page
-    assert place_of(page) == whole
+    assert place_of(page) == initial
     point_at(page, 40, 50)
     page.keyboard.down("Control")
     page.mouse.wheel(0, -300)
     page.keyboard.up("Control")
     zoomed = place_of(page)
-    assert zoomed["cell"] == pytest.approx(whole["cell"] * 2.718, rel=0.01)
+    assert zoomed["cell"] == pytest.approx(initial["cell"] * 2.718, rel=0.01)
     point_at(page, 41, 50)
     assert values(page, ".tip .value") == [as_shown(weights[41, 50].item())]
 
@@ -310,9 +310,9 @@ def test_the_matrix_is_zoomed_and_moved_by_wheel_buttons_and_drag(open_page, lon
     page.get_by_role("button", name="Zoom in").click()
     assert place_of(page)["cell"] == pytest.approx(min(moved["cell"] * 1.5, 48), rel=0.01)
     page.get_by_role("button", name="Fit the whole matrix").click()
-    assert place_of(page) == whole
+    assert place_of(page) == initial
     page.get_by_role("button", name="Zoom out").click()
-    assert place_of(page) == whole
+    assert place_of(page) == initial
 
 
 def region_numbers(page) -> list[float]:

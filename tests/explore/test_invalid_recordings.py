@@ -22,7 +22,7 @@ BATCH = regard.weights(torch.zeros(4, 2, 3, 8), torch.zeros(4, 2, 3, 8))
 
 
 def recording_with(**changes: Any) -> Recording:
-    """A recording of one layer, of which some is changed: what is an argument of `Layer` in the layer, else its own."""
+    """A recording of one layer with changed arguments of the layer or of the recording."""
     tokens = ("a", "b", "c")
     of_layer = {name: changes.pop(name) for name in list(changes) if name in inspect.signature(Layer).parameters}
     layer = Layer("l", "encoder", WEIGHTS, tokens, tokens).replace(**of_layer)
@@ -30,7 +30,7 @@ def recording_with(**changes: Any) -> Recording:
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "said"),
+    ("changes", "error", "message"),
     [
         ({"kind": "foo"}, InvalidArgument, "layer 'l': kind: expected one of encoder, decoder, cross, got 'foo'"),
         (
@@ -77,8 +77,8 @@ def recording_with(**changes: Any) -> Recording:
         ({"layers": ("l",)}, InvalidType, "layers: expected a list of Layer, got ('l',)"),
     ],
 )
-def test_what_is_wrong_is_named_when_a_recording_is_made(changes, error, said):
-    with pytest.raises(error, match=re.escape(said)):
+def test_what_is_wrong_is_named_when_a_recording_is_made(changes, error, message):
+    with pytest.raises(error, match=re.escape(message)):
         recording_with(**changes)
 
 
@@ -92,7 +92,7 @@ def test_all_that_is_of_another_type_is_named_at_once():
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         (
             {"weights": BATCH, "query_tokens": None, "key_tokens": None},
@@ -101,19 +101,19 @@ def test_all_that_is_of_another_type_is_named_at_once():
         ({"layers": ()}, "expected at least one layer, got none"),
     ],
 )
-def test_what_cannot_be_shown_is_named_before_a_page_is_made(changes, said, tmp_path):
-    with pytest.raises(InvalidArgument, match=f"^recording: {re.escape(said)}"):
+def test_what_cannot_be_shown_is_named_before_a_page_is_made(changes, message, tmp_path):
+    with pytest.raises(InvalidArgument, match=f"^recording: {re.escape(message)}"):
         write_html(recording_with(**changes), tmp_path / "a.html")
-    with pytest.raises(InvalidArgument, match=f"^recording: {re.escape(said)}"):
+    with pytest.raises(InvalidArgument, match=f"^recording: {re.escape(message)}"):
         RecordingService(recording_with(**changes))
     with pytest.raises(
-        InvalidArgument, match=f"^compare_with: {re.escape(said.replace('recording.', 'compare_with.'))}"
+        InvalidArgument, match=f"^compare_with: {re.escape(message.replace('recording.', 'compare_with.'))}"
     ):
         to_html(recording_with(), compare_with=recording_with(**changes))
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_no_recording_is_named():
+def test_what_is_not_a_recording_is_named():
     with pytest.raises(InvalidType, match=r"^recording: expected a Recording or the result of regard.watch, got int$"):
         pack(3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(
@@ -122,7 +122,7 @@ def test_what_is_no_recording_is_named():
         pack(recording_with(), 3)  # pyright: ignore[reportArgumentType]
 
 
-def test_a_path_that_is_none_is_named(monkeypatch):
+def test_an_invalid_path_is_named(monkeypatch):
     opened = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     with pytest.raises(InvalidType, match=r"path: expected str or os\.PathLike, the file to write, got 3"):

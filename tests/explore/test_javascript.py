@@ -30,9 +30,9 @@ def node() -> str:
 
 
 def run(*command: object) -> str:
-    done = subprocess.run([*map(str, command)], cwd=HERE, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    completed = subprocess.run([*map(str, command)], cwd=HERE, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    return completed.stdout
 
 
 def test_types_are_right(node):

@@ -1,4 +1,4 @@
-"""Packing: what the header says of texts, layers and heads, and which recordings are refused, with every reason."""
+"""Packing: the header's entries for texts, layers and heads, and refused recordings with every reason."""
 
 from __future__ import annotations
 
@@ -200,9 +200,9 @@ def test_two_recordings_need_layers_of_one_kind_or_name(make_recording):
 def test_the_blocks_of_a_second_recording_follow_those_of_the_first(make_recording):
     first, second = make_recording(decoders=0), make_recording(source=("▁a", "▁b", "</s>"), decoders=0)
     header, blocks = pack(first, second)
-    own, own_blocks = pack(second)
+    second_header, own_blocks = pack(second)
     compared = header.pop("compare_with")
-    assert compared.keys() - own.keys() == {"counterparts", "alignments"}
-    assert compared == {**compared, **own}
+    assert compared.keys() - second_header.keys() == {"counterparts", "alignments"}
+    assert compared == {**compared, **second_header}
     assert (header, blocks[: len(blocks) - len(own_blocks)]) == pack(first)
     assert blocks[-len(own_blocks) :] == own_blocks

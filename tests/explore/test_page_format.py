@@ -47,13 +47,13 @@ def stored(weights: torch.Tensor) -> np.ndarray:
 def boundaries() -> torch.Tensor:
     """Float32 numbers around every number at which the third decimal changes, up to 1.01."""
     exact = np.float32((2 * np.arange(1010) + 1) / 2000)
-    found = [exact]
+    actual = [exact]
     for direction in (0, 2):
         number = exact
         for _ in range(4):
             number = np.nextafter(number, np.float32(direction))
-            found.append(number)
-    return torch.from_numpy(np.concatenate(found))
+            actual.append(number)
+    return torch.from_numpy(np.concatenate(actual))
 
 
 SIXTEENTHS = torch.arange(17) / 16  # the only float32 numbers with a tie in the fourth decimal
@@ -207,29 +207,31 @@ def test_what_is_written_has_the_fields_of_the_types(written):
 def test_the_tables_of_tensors_are_what_is_written(document, written):
     rows = {row[0].strip("`"): row[1:3] for table in tables(document, "tensor") for row in table}
     thumbnails = rows.pop("0`, `1`, ...")
-    found = set()
+    actual = set()
     for header, blocks in written:
         first_block = 0
-        for own in (header, header.get("compare_with")):
-            if own is None:
+        for side in (header, header.get("compare_with")):
+            if side is None:
                 continue
             for name, tensor in load(zlib.decompress(blocks[first_block])).items():
-                layer = own["layers"][int(name)]
+                layer = side["layers"][int(name)]
                 assert tensor.dtype == thumbnails[0]
                 assert tensor.shape == (len(layer["heads"]), *layer["thumbnail"])
-            for layer, block in zip(own["layers"], blocks[first_block + 1 :], strict=False):
+            for layer, block in zip(side["layers"], blocks[first_block + 1 :], strict=False):
                 sizes = {"H": len(layer["heads"])}
-                sizes |= {axis[0].upper(): len(own["sequences"][layer[axis]]["tokens"]) for axis in ("queries", "keys")}
+                sizes |= {
+                    axis[0].upper(): len(side["sequences"][layer[axis]]["tokens"]) for axis in ("queries", "keys")
+                }
                 for name, tensor in load(zlib.decompress(block)).items():
                     row = re.sub(r"^blocks_\d+$", "blocks_N", name)
-                    found.add(row)
+                    actual.add(row)
                     dtype, shape = rows[row]
                     assert tensor.dtype == dtype, name
                     for axis, size in zip(shape.split(", "), tensor.shape, strict=True):
                         assert size == sizes.get(axis, int(axis) if axis.isdigit() else size), name
-            first_block += 1 + len(own["layers"])
+            first_block += 1 + len(side["layers"])
         assert first_block == len(blocks)
-    assert found == set(rows)
+    assert actual == set(rows)
 
 
 def test_the_paths_of_a_served_page_are_those_that_it_requests(document):

@@ -94,9 +94,9 @@ def test_tiles_are_means_over_queries_of_sums_over_keys(size, row, column, cells
     blocks = [rows.split(size, 1) for rows in part.split(size)]
     exact = torch.tensor([[block.nansum(1).mean() for block in rows] for rows in blocks]).numpy()
     masked = np.array([[bool(block.isnan().all()) for block in rows] for rows in blocks])
-    found = floats(service.tile(0, 2, size, row, column)).reshape(exact.shape)
-    assert (np.isnan(found) == masked).all()
-    np.testing.assert_allclose(found[~masked], exact[~masked], rtol=1e-5, atol=1e-8)
+    actual = floats(service.tile(0, 2, size, row, column)).reshape(exact.shape)
+    assert (np.isnan(actual) == masked).all()
+    np.testing.assert_allclose(actual[~masked], exact[~masked], rtol=1e-5, atol=1e-8)
 
 
 def test_a_weight_that_underflows_is_not_masked():

@@ -56,9 +56,9 @@ def recording_of(kind: str) -> Recording:
 @pytest.fixture(scope="module", params=["exact file", "stored file", "exact server", "long server"])
 def source(request, tmp_path_factory):
     """A recording, the address of its page, and how far a stored weight may be from the exact one."""
-    kind, place = request.param.split()
+    kind, location = request.param.split()
     recording = recording_of(kind)
-    if place == "server":
+    if location == "server":
         with serving.served(recording) as address:
             yield recording, address, 0.0
     else:
@@ -174,8 +174,8 @@ def test_csv(tab, source, name):
     rows = list(csv.reader(io.StringIO(text, newline="")))[1:]
 
     at = word_indices(layer.query_tokens)[token] if options.get("words") else token
-    found = {(int(row[0]), int(row[2])): float(row[4]) for row in rows}
-    wanted = {(q, k) for q, k in np.argwhere(~np.isnan(exact)).tolist() if at in (q, k)}
-    assert set(found) == wanted
-    for (query, key), weight in found.items():
+    actual = {(int(row[0]), int(row[2])): float(row[4]) for row in rows}
+    expected = {(q, k) for q, k in np.argwhere(~np.isnan(exact)).tolist() if at in (q, k)}
+    assert set(actual) == expected
+    for (query, key), weight in actual.items():
         assert weight == pytest.approx(exact[query, key], rel=6e-6, abs=1e-8 if precision == 0 else 8 * precision)

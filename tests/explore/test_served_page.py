@@ -1,4 +1,4 @@
-"""The page of a recording on a server, in a real Chromium: what it shows is what the matrix says."""
+"""The page of a recording on a server, in a real Chromium: it shows the numbers of the matrix."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def open_served(browser, address) -> Iterator:
 def test_a_cell_of_the_served_page_has_the_exact_weight(open_served, long_recording):
     page = open_served("#layer=long&head=1&views=matrix&zoom=300,290,20")
     canvas = page.locator("#matrix canvas")
-    place = {name: float(value) for name, value in canvas.evaluate("node => ({...node.dataset})").items()}
+    data = {name: float(value) for name, value in canvas.evaluate("node => ({...node.dataset})").items()}
     query, key = 300, 291
-    x = place["left"] + (key + 0.5 - place["column"]) * place["cell"]
-    y = place["top"] + (query + 0.5 - place["row"]) * place["cell"]
+    x = data["left"] + (key + 0.5 - data["column"]) * data["cell"]
+    y = data["top"] + (query + 0.5 - data["row"]) * data["cell"]
     canvas.hover(position={"x": x, "y": y})
     page.locator(".tip .rank", has_text="rank").wait_for()  # its row has come
     weight = float(long_recording.layers[0].weights[0, 1, query, key])
@@ -103,9 +103,9 @@ def test_the_sum_of_a_region_is_exact(open_served, long_recording):
 
 def test_a_page_whose_server_has_ended_says_so_once(browser, long_recording):
     requested: list[str] = []
-    with served(long_recording) as found:
+    with served(long_recording) as address:
         page = browser.new_page()
-        page.goto(found + "#layer=long&head=1&views=matrix&sort=entropy")
+        page.goto(address + "#layer=long&head=1&views=matrix&sort=entropy")
         page.locator(".captioned").nth(7).wait_for()  # the last that it requests by itself
         assert page.get_by_role("alert").count() == 0
     page.on("request", lambda request: requested.append(request.url))

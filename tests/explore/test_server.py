@@ -1,4 +1,4 @@
-"""The server: it answers what the tensors say, to who knows its token, on this machine alone."""
+"""The server sends the numbers of the tensors, only to clients on this machine that know its token."""
 
 from __future__ import annotations
 
@@ -50,25 +50,25 @@ def test_a_column_is_what_the_matrix_says(address, long_recording):
 def test_vectors_are_those_of_the_head(address, long_recording):
     request = long_recording.layers[0].weights.request
     exact = [tensor[0, 2 * tensor.shape[1] // 4] for tensor in (request.query, request.key)]
-    found = np.frombuffer(get(f"{address}qkv/0/2")[1], "<f4")
-    np.testing.assert_array_equal(found, np.concatenate([tensor.numpy().ravel() for tensor in exact]))
+    actual = np.frombuffer(get(f"{address}qkv/0/2")[1], "<f4")
+    np.testing.assert_array_equal(actual, np.concatenate([tensor.numpy().ravel() for tensor in exact]))
 
 
 @pytest.mark.parametrize(
     ("size", "row", "column", "shape"), [(4, 0, 0, (150, 150)), (1, 1, 0, (256, 256)), (1, 2, 2, (88, 88))]
 )
 def test_squares_are_means_of_rows_and_sums_of_keys(address, long_recording, size, row, column, shape):
-    found = floats(get(f"{address}tile/0/2/{size}/{row}/{column}")[1], *shape)
+    actual = floats(get(f"{address}tile/0/2/{size}/{row}/{column}")[1], *shape)
     dense = long_recording.layers[0].weights[0, 2].double()
     part = dense[row * 256 * size : (row + 1) * 256 * size, column * 256 * size : (column + 1) * 256 * size]
     expected = part.unflatten(0, (-1, size)).mean(1).unflatten(1, (-1, size)).sum(2).numpy()
     rows, keys = np.indices(expected.shape)
     masked = (column * 256 + keys) * size > (row * 256 + rows + 1) * size - 1
-    assert (np.isnan(found) == masked).all()
-    np.testing.assert_allclose(found[~masked], expected[~masked], rtol=1e-5, atol=1e-8)
+    assert (np.isnan(actual) == masked).all()
+    np.testing.assert_allclose(actual[~masked], expected[~masked], rtol=1e-5, atol=1e-8)
 
 
-def test_what_is_small_is_sent_whole(address, long_recording):
+def test_small_layers_are_sent_completely(address, long_recording):
     tensors = safetensors.numpy.load(zlib.decompress(get(f"{address}block/1")[1]))
     np.testing.assert_array_equal(tensors["weights"], long_recording.layers[1].weights.dense()[0].numpy())
     assert set(tensors) == {"key", "query", "weights"}
@@ -105,14 +105,14 @@ def test_what_is_not_there_is_404_and_no_traceback(address, path):
     assert headers["content-type"].startswith("text/plain")
 
 
-def test_only_who_knows_the_token_is_answered(address):
+def test_requests_without_the_token_are_404(address):
     root, token = re.fullmatch(r"(http://127\.0\.0\.1:\d+/)([\w-]{32})/", address).groups()
     wrong = token[:-1] + ("B" if token.endswith("A") else "A")
     for path in ("", "scores/0/0", f"{wrong}/", f"{token.lower()}/row/0/0/0", "x" * 32 + "/", f"?token={token}"):
         assert get(root + path)[0] == 404
 
 
-def test_only_this_machine_is_heard_and_answered(address, long_recording):
+def test_only_requests_from_this_machine_are_accepted(address, long_recording):
     with bind(long_recording) as (_, listener, _):
         assert listener.getsockname()[0] == "127.0.0.1"
     for name in (
@@ -137,7 +137,7 @@ def test_a_request_without_a_host_is_rejected(address):
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-def test_nothing_is_taken(address, method):
+def test_other_methods_are_refused(address, method):
     assert get(address, method)[0] == 405
 
 
@@ -161,7 +161,7 @@ def test_the_page_may_connect_to_its_server_alone(address):
         ("", {"method": "POST"}, 405),
     ],
 )
-def test_no_response_is_stored_or_tells_its_address(address, path, options, expected):
+def test_no_response_is_cached_or_sends_a_referrer(address, path, options, expected):
     status, _, headers = get(address + path, **options)
     assert status == expected
     require_safe(headers)
@@ -200,7 +200,7 @@ def run(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def test_the_command_tells_its_address_and_ends_by_ctrl_c(long_recording, tmp_path):
+def test_the_command_prints_its_address_and_ends_by_ctrl_c(long_recording, tmp_path):
     long_recording.save(tmp_path / "long.regard")
     process = run(str(tmp_path / "long.regard"), "--no-open")
     try:
@@ -256,7 +256,7 @@ def test_the_browser_gets_a_private_file_instead_of_the_token(long_recording, tm
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
-def test_a_file_that_is_no_recording_is_one_sentence(tmp_path):
+def test_an_invalid_file_is_refused_with_one_message(tmp_path):
     (tmp_path / "a.regard").write_bytes(b"nothing")
     process = run(str(tmp_path / "a.regard"))
     _, errors = process.communicate(timeout=60)
@@ -265,7 +265,7 @@ def test_a_file_that_is_no_recording_is_one_sentence(tmp_path):
     assert "a.regard" in errors
 
 
-def test_a_port_that_is_taken_is_named(long_recording):
+def test_a_port_in_use_is_named(long_recording):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with (

@@ -1,4 +1,4 @@
-"""The page of a long text: what the file holds is the tensor's; what it does not hold is said, never shown as zero."""
+"""The page of a long text: stored numbers equal the tensor; missing ones are marked as missing, never shown as zero."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def assert_rounded_sums(panel, *exact: float) -> None:
 
 
 def left_of(panel) -> float:
-    """The mass that a list says that it leaves out."""
+    """The mass that a list reports as left out."""
     hint = panel.locator(".hint").last.text_content()
     assert re.search(r" (on|from) others, not stored in this file$", hint)
     return float(hint.removeprefix("about ").partition(" ")[0])
@@ -95,7 +95,7 @@ def test_lists_name_the_strongest_and_what_they_leave_out(open_page, long_record
     dense = layer_of(long_recording, "encoder.0").weights[0, 1]
     top = dense.topk(16)
     named = torch.zeros_like(dense).scatter(1, top.indices, top.values)
-    token = int((named > 0).sum(0).argmax())  # which most rows name
+    token = int((named > 0).sum(0).argmax())  # the one that most rows list
     page = open_page(long_recording, f"#layer=encoder.0&head=1&token=source.{token}")
     out, into = page.locator(".panel").all()
     assert values(out, ".value") == as_shown(top.values[token, :8].tolist())
@@ -214,8 +214,8 @@ def test_a_token_of_a_long_text_is_found_and_held(open_page, long_recording):
     search.press("Enter")
     settle(page)
     assert page.locator("#text .token[aria-selected=true]").all_text_contents() == ["word250", "word251"]
-    scroller, found = page.locator("#text .scroller").bounding_box(), token(page, 0, 250).bounding_box()
-    assert scroller["y"] <= found["y"] <= scroller["y"] + scroller["height"]
+    scroller, box = page.locator("#text .scroller").bounding_box(), token(page, 0, 250).bounding_box()
+    assert scroller["y"] <= box["y"] <= scroller["y"] + scroller["height"]
     assert {query for query, _ in arcs(page, "out")} <= {250, 251}
     search.fill("nowhere")
     assert "0 found" in page.locator("#text").inner_text()

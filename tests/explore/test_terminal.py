@@ -1,4 +1,4 @@
-"""The picture in a terminal: what it says is so, and it fits."""
+"""Tables in a terminal have the right numbers and fit its width."""
 
 from __future__ import annotations
 
@@ -58,19 +58,19 @@ def rows(text: str) -> dict[str, list[str]]:
 
 
 def test_pieces_are_merged_summed_over_keys_and_averaged_over_steps(translated):
-    found = rows(printed(table(translated, "cross.1")))
-    assert list(found) == ["Das", "Tier", "schlief", "."]
-    assert found["Das"][0::2] == ["The", "0.80"]
-    assert found["Tier"][0] == "animal"
-    assert found["Tier"][2] == "0.70"
-    assert found["schlief"][0] == "slept"
-    assert found["schlief"][2:] == ["0.45", "animal 0.10  . 0.10"]
+    actual = rows(printed(table(translated, "cross.1")))
+    assert list(actual) == ["Das", "Tier", "schlief", "."]
+    assert actual["Das"][0::2] == ["The", "0.80"]
+    assert actual["Tier"][0] == "animal"
+    assert actual["Tier"][2] == "0.70"
+    assert actual["schlief"][0] == "slept"
+    assert actual["schlief"][2:] == ["0.45", "animal 0.10  . 0.10"]
 
 
 def test_bars_are_as_long_as_weights(translated):
-    found = rows(printed(table(translated, "cross.1")))
-    assert found["Das"][1] == "█" * 16  # 0.80 of 20
-    assert found["schlief"][1] == "█" * 9
+    actual = rows(printed(table(translated, "cross.1")))
+    assert actual["Das"][1] == "█" * 16  # 0.80 of 20
+    assert actual["schlief"][1] == "█" * 9
 
 
 def test_without_a_layer_all_of_them_are_averaged(translated):
@@ -79,7 +79,7 @@ def test_without_a_layer_all_of_them_are_averaged(translated):
     assert "mean over 3 heads of cross.0, cross.1." in " ".join(text.split())
 
 
-def test_what_marks_got_is_told(translated):
+def test_weights_of_special_tokens_are_summarized(translated):
     mean = (0.025 + 0.05 + 0.30 + 0.02) / 4
     assert f"On average </s> got {mean:.2f} of a row." in " ".join(printed(table(translated, "cross.1")).split())
 
@@ -113,7 +113,7 @@ def test_no_line_is_wider_than_the_terminal(translated, make_weights, width, lon
 
 
 @pytest.mark.parametrize("width", range(12, 60))
-def test_every_weight_is_shown_whole_however_narrow_the_terminal(translated, width):
+def test_no_weight_is_truncated_in_a_narrow_terminal(translated, width):
     shown = printed(table(translated, "cross.1"), width).split("\n\n")[0]
     weights = [re.findall(r"(?<!\S)[01]\.\d\d(?!\S)", line)[:1] for line in shown.splitlines()]
     assert weights == [[], ["0.80"], ["0.70"], ["0.45"], ["0.90"]]
@@ -142,16 +142,16 @@ def test_words_are_text_and_never_markup(make_weights):
 
 
 @pytest.mark.parametrize(
-    ("written", "read", "said"),
+    ("written", "read", "message"),
     [
         (("</s>",), ("▁a", "</s>"), "No word was written, only </s>: there is nothing to show."),
         (("▁a", "</s>"), ("<s>", "</s>"), "No word was read, only <s> </s>: there is nothing to show."),
     ],
 )
-def test_where_there_is_no_word_that_is_said(make_weights, written, read, said):
+def test_a_sentence_replaces_the_table_if_there_are_no_words(make_weights, written, read, message):
     shares = torch.full((1, len(written), 2), 0.5)
     layer = Layer("c", "cross", make_weights(shares), written, read)
-    assert " ".join(printed(table(Recording("", "", (layer,)))).split()) == said
+    assert " ".join(printed(table(Recording("", "", (layer,)))).split()) == message
 
 
 def test_without_cross_attention_it_shows_how_a_text_attends_to_itself(recording):

@@ -62,8 +62,8 @@ def test_weights_and_their_sum_are_those_of_the_trace(name):
 def test_queries_keys_and_values_are_those_of_the_trace(name):
     trace, page, head, query = page_of(name)
     tables, heads = tables_of(page), len(trace["weights"])
-    own = trace["query"] if trace["query"].ndim == 2 else trace["query"][head]
-    close(tables["query"][0][-1][2:], own[query])
+    query_of_head = trace["query"] if trace["query"].ndim == 2 else trace["query"][head]
+    close(tables["query"][0][-1][2:], query_of_head[query])
     for step in ("key", "value"):
         if step not in trace:
             continue
@@ -177,11 +177,11 @@ def test_the_packed_numbers_are_those_of_the_trace(name):
     assert set(trace.names) - set(steps) <= set(trace_numbers.NOT_ON_PAGE)
     for step, packed in steps.items():
         array = np.frombuffer(base64.b64decode(packed["data"]), f"<{'i2' if packed['type'] == 'int16' else 'f4'}")
-        found = torch.from_numpy(array.reshape(packed["shape"]) * (1e-4 if packed["type"] == "int16" else 1.0))
+        actual = torch.from_numpy(array.reshape(packed["shape"]) * (1e-4 if packed["type"] == "int16" else 1.0))
         if step in trace and step != "W_O":
             expected = trace[step]
             limit = 5.1e-5 if packed["type"] == "int16" else 1e-6
-            torch.testing.assert_close(found.double(), expected, atol=limit, rtol=1e-6)
+            torch.testing.assert_close(actual.double(), expected, atol=limit, rtol=1e-6)
 
 
 def test_the_page_is_one_file_that_runs_only_its_own_scripts():
@@ -221,7 +221,7 @@ def test_large_traces_have_one_head_or_one_query(monkeypatch):
     of_one_head = everything.narrow("head", 1, 1)
     assert data_of(trace_html(trace))["choices"] == {"head": True, "query": True}
     complete = tables_of(trace_html(trace, head=1, query=2))
-    for numbers, has_queries, said in (
+    for numbers, has_queries, message in (
         (everything, True, "only this head: choose with --head of regard steps"),
         (of_one_head, False, "only this head and query: choose with --head and --query of regard steps"),
     ):
@@ -229,7 +229,7 @@ def test_large_traces_have_one_head_or_one_query(monkeypatch):
         page = trace_html(trace, head=1, query=2)
         data = data_of(page)
         assert data["choices"] == {"head": False, "query": has_queries}
-        assert said in page
+        assert message in page
         assert sum(len(step["data"]) for step in data["steps"].values()) < numbers.packed_size
         assert data["steps"]["weights"]["shape"] == [1, 6 if has_queries else 1, 6]
         assert tables_of(page) == complete

@@ -49,9 +49,9 @@ def test_the_script_draws_what_the_page_was_written_with(open_trace, name):
     fragment = f"#softmax&head={head}&query={query}"
     page = open_trace(trace, fragment, "other.html", head=0, query=0)
     assert step(page) == "softmax"
-    found = drawn(page)
-    assert len(found) > 6
-    assert found == expected
+    actual = drawn(page)
+    assert len(actual) > 6
+    assert actual == expected
 
 
 def test_arrow_keys_and_buttons_turn_the_pages(open_trace):

@@ -29,10 +29,10 @@ def test_the_head_is_that_with_the_lowest_entropy_over_words():
     weights = uniform(3)
     weights[0, [0, 3, 5, 6]] = torch.eye(7)[0]  # sharp where no word begins
     weights[2, [1, 2, 4]] = torch.tensor([0.4, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1])
-    found = select(trace_of(weights))
-    assert found.head == 2
+    actual = select(trace_of(weights))
+    assert actual.head == 2
     entropy = -(0.4 * torch.tensor(0.4).log() + 0.6 * torch.tensor(0.1).log())
-    assert f"head 2 has the lowest entropy of the 3 heads ({entropy:.2f} nats" in found.reason
+    assert f"head 2 has the lowest entropy of the 3 heads ({entropy:.2f} nats" in actual.reason
 
 
 def test_the_query_is_the_word_with_the_largest_weight_on_another_word():
@@ -41,9 +41,9 @@ def test_the_query_is_the_word_with_the_largest_weight_on_another_word():
     weights[0, 1, 0] = weights[0, 1, 3] = weights[0, 1, 5] = 0.9  # on what is not a word
     weights[0, 1, 1] = 0.9  # itself
     weights[0, 4, 2] = 0.6
-    found = select(trace_of(weights))
-    assert found.query == 4
-    assert found.reason == "“slept” has the largest weight of a word on another word (0.60 on “an”)"
+    actual = select(trace_of(weights))
+    assert actual.query == 4
+    assert actual.reason == "“slept” has the largest weight of a word on another word (0.60 on “an”)"
 
 
 def test_what_the_caller_chooses_stays():
@@ -51,8 +51,8 @@ def test_what_the_caller_chooses_stays():
     weights[1] = torch.eye(7)
     assert select(trace_of(weights), head=0).head == 0
     assert "lowest entropy" not in select(trace_of(weights), head=0).reason
-    found = select(trace_of(weights), head=0, query="slept")
-    assert (found.head, found.query, found.reason) == (0, 4, "")
+    actual = select(trace_of(weights), head=0, query="slept")
+    assert (actual.head, actual.query, actual.reason) == (0, 4, "")
 
 
 def test_in_cross_attention_a_word_may_attend_to_the_same_word():

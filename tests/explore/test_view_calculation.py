@@ -103,8 +103,8 @@ def test_a_score_is_the_sum_of_what_its_features_add(open_page, width):
         if number:
             page.get_by_role("region", name=SOFTMAX).locator(f"tr[data-key='{key}'] td").first.click()
         order = parts[key].abs().argsort(descending=True).tolist()
-        found = lines(page, "Score by feature")
-        assert [cells for _, cells in found] == [
+        actual = lines(page, "Score by feature")
+        assert [cells for _, cells in actual] == [
             printed(q[feature], k[key, feature], parts[key, feature]) for feature in order[:12]
         ]
         names = page.get_by_role("region", name="Score by feature").locator("tbody th").all_text_contents()
@@ -242,10 +242,10 @@ def test_where_values_were_not_recorded_it_says_so(open_page):
     assert "The recording has no values" in page.get_by_role("region", name="6 Values").inner_text()
 
 
-def assert_weights_alone(found: list[tuple[int, list[str]]], exact: torch.Tensor) -> None:
+def assert_weights_alone(actual: list[tuple[int, list[str]]], exact: torch.Tensor) -> None:
     """Scores and weights, of stored ones, with no digit that is not certain."""
     largest = exact.max()
-    for key, (score, weight) in found:
+    for key, (score, weight) in actual:
         assert_printed(weight, float(exact[key]), PRECISION)
         expected = math.log(exact[key] / largest)
         bound = re.fullmatch(r"< (−[\d.]+)", score)
@@ -267,9 +267,9 @@ def test_a_score_function_is_named_and_the_weights_are_those_of_the_file(open_pa
     note = page.get_by_role("region", name="5 Score function").inner_text()
     assert "The score function of this layer is ScaledDotProduct + Alibi." in note
     assert "not stored in this file" in note
-    found = lines(page, "Scores and weights")
-    assert [key for key, _ in found] == exact[:7].argsort(descending=True).tolist()
-    assert_weights_alone(found, exact)
+    actual = lines(page, "Scores and weights")
+    assert [key for key, _ in actual] == exact[:7].argsort(descending=True).tolist()
+    assert_weights_alone(actual, exact)
 
 
 def test_without_query_and_key_it_starts_from_the_weights(open_page, monkeypatch):
@@ -280,9 +280,9 @@ def test_without_query_and_key_it_starts_from_the_weights(open_page, monkeypatch
     assert "because the recording is large" in note
     assert "regard serve" in note
     exact = layer.weights.dense()[0, 1, 6].double()
-    found = lines(page, "Scores and weights")
-    assert [key for key, _ in found] == exact[:7].argsort(descending=True).tolist()
-    assert_weights_alone(found, exact)
+    actual = lines(page, "Scores and weights")
+    assert [key for key, _ in actual] == exact[:7].argsort(descending=True).tolist()
+    assert_weights_alone(actual, exact)
     assert page.locator("button[aria-pressed=true]", has_text="The").count() == 0
 
 
@@ -357,10 +357,10 @@ def test_the_tables_are_used_by_keyboard(open_page):
     page.locator(".step tbody button[tabindex='0']").first.focus()
     key = "+document.activeElement.closest('tr').dataset.key"
     assert page.evaluate(key) == order[0]
-    for stroke, place in [("ArrowDown", 1), ("ArrowDown", 2), ("ArrowUp", 1), ("End", -1), ("Home", 0)]:
+    for stroke, position in [("ArrowDown", 1), ("ArrowDown", 2), ("ArrowUp", 1), ("End", -1), ("Home", 0)]:
         page.keyboard.press(stroke)
-        assert page.evaluate(key) == order[place]
-        page.locator(f"tr.focused[data-key='{order[place]}']").first.wait_for()
+        assert page.evaluate(key) == order[position]
+        page.locator(f"tr.focused[data-key='{order[position]}']").first.wait_for()
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.closest('section').ariaLabel") == "3 Scale"
 

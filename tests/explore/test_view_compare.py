@@ -32,7 +32,7 @@ def point_at(opened, panel: str, query: int, key: int) -> None:
 
 
 def tip(opened) -> dict[str, str]:
-    """What the tip says of A, B and their difference."""
+    """The text of the tip about A, B and their difference."""
     opened.wait_for_selector("#compare .tip:not([hidden])")
     lines = opened.locator("#compare .tip .compare-line")
     names = lines.locator(".rank").all_inner_texts()
@@ -166,13 +166,13 @@ def test_weights_are_those_of_other_views(open_pair, name, score):
     for row, column in ((1, 3), (2, 4), (3, 0), (4, 5)):
         point_at(opened, "difference", row, column)
         expect(opened.locator("#compare .pair")).to_contain_text(label(TOKENS_A[PAIRS[column][0]]))
-        found = tip(opened)
+        actual = tip(opened)
         if np.isnan(a[row, column]):
-            assert found["B − A"] == "none: hidden"
+            assert actual["B − A"] == "none: hidden"
             continue
-        assert_printed(found["A"], a[row, column], error)
-        assert_printed(found["B"], b[row, column], error)
-        assert_printed(found["B − A"], (b - a)[row, column], error)
+        assert_printed(actual["A"], a[row, column], error)
+        assert_printed(actual["B"], b[row, column], error)
+        assert_printed(actual["B − A"], (b - a)[row, column], error)
     for layer, head, mean in ranking(opened):
         if layer == "encoder.0":
             a, b = differences((head,))
@@ -287,7 +287,7 @@ def test_masked_cells_have_no_difference(open_pair):
 
 
 def test_layers_belong_together_by_kind_where_names_differ(open_pair):
-    """And heads by number; what the other does not have is said."""
+    """Heads are matched by number; a head that the other recording lacks is reported."""
     a = encoder_recording(TOKENS_A, 0, heads=3)
     b = encoder_recording(TOKENS_A, 1, heads=2, layers=1, name="bert.layer.{}.attention")
     opened = open_pair(a, b, "#layer=encoder.0&head=1")
@@ -345,9 +345,9 @@ def test_long_texts_are_compared_by_blocks(open_pair, long_pair):
     assert f"a block is {size} × {size} tokens" in opened.locator(".compare-legend").inner_text()
     opened.locator(".compare-panel.difference .matrix-frame canvas").focus()
     opened.keyboard.press("ArrowDown")
-    found = tip(opened)
-    if "not stored" in found["A"] or "not stored" in found["B"]:
-        assert found["B − A"].endswith(f"to the {size} keys around it, averaged over {size} rows")
+    actual = tip(opened)
+    if "not stored" in actual["A"] or "not stored" in actual["B"]:
+        assert actual["B − A"].endswith(f"to the {size} keys around it, averaged over {size} rows")
 
 
 def test_long_texts_of_other_lengths_are_not(open_pair, long_pair):
@@ -378,8 +378,8 @@ def test_a_narrow_window_holds_all_of_it(open_pair, pair):
 
 
 def test_words_are_compared_though_their_subwords_differ(open_pair):
-    whole = (*TOKENS_A[:4], "▁tired", *TOKENS_A[6:])
-    a, b = encoder_recording(TOKENS_A, 0), encoder_recording(whole, 1)
+    tokens = (*TOKENS_A[:4], "▁tired", *TOKENS_A[6:])
+    a, b = encoder_recording(TOKENS_A, 0), encoder_recording(tokens, 1)
     opened = open_pair(a, b, "#layer=encoder.0&head=1&merge_words=1")
     expect(opened.locator(".compare-note")).to_have_text("7 of 7 words are in both.")
     point_at(opened, "difference", 1, 4)

@@ -23,7 +23,7 @@ def written(weight: float) -> str:
 
 def tints(page, line: int) -> dict[int, float]:
     """The tint of each token of a line that has one; 0 is the source, where there is one."""
-    found = (
+    actual = (
         page.locator(".generated-text")
         .nth(line)
         .locator(".generated-token")
@@ -32,7 +32,7 @@ def tints(page, line: int) -> dict[int, float]:
             .map(node => [Number(node.dataset.index), Number(node.style.getPropertyValue("--attended"))])"""
         )
     )
-    return dict(found)
+    return dict(actual)
 
 
 def visible(page, line: int, name: str = "generated-token") -> list[str]:
@@ -63,7 +63,7 @@ def causal(count: int) -> Recording:
     """A recording of a decoder that reads its input."""
     generator = torch.Generator().manual_seed(count)
     query, key = (torch.randn(1, 2, count, 8, generator=generator) for _ in range(2))
-    words = tuple(f"▁w{place}" for place in range(count))
+    words = tuple(f"▁w{position}" for position in range(count))
     weights = regard.weights(3 * query, key, mask=regard.Causal())
     return Recording("a text", "a model", (Layer("layers.0", "decoder", weights, words, words),))
 
@@ -192,7 +192,7 @@ def test_a_decoder_that_reads_its_input_says_so(open_page):
     step_is(page, 5)
     assert page.locator(".generation-step .hint").first.text_content() == "Step 5 of 7 reads"
     assert "each step is a token, which attends to itself" in page.locator(".generation .note").last.text_content()
-    assert visible(page, 1) == [f"w{place}" for place in range(7)]
+    assert visible(page, 1) == [f"w{position}" for position in range(7)]
     assert visible(page, 1, "current") == ["w4"]
     assert visible(page, 1, "later") == ["w5", "w6"]
     assert set(tints(page, 1)) == set(range(5))

@@ -29,18 +29,18 @@ MIN_FLOW = 0.0005
 def nodes(page, depth: int) -> dict[int, float]:
     """The flow through each node that is drawn at a depth."""
     page.wait_for_selector(".node")
-    found = page.locator(f".node[data-depth='{depth}']").evaluate_all(
+    actual = page.locator(f".node[data-depth='{depth}']").evaluate_all(
         "all => all.map(node => [+node.dataset.node, +node.dataset.flow])"
     )
-    return {int(node): flow for node, flow in found}
+    return {int(node): flow for node, flow in actual}
 
 
 def labels(page, depth: int) -> dict[int, str]:
     """The flow of each node as it is written."""
-    found = page.locator(f".node[data-depth='{depth}']").evaluate_all(
+    actual = page.locator(f".node[data-depth='{depth}']").evaluate_all(
         "all => all.map(node => [+node.dataset.node, node.ariaLabel])"
     )
-    return {node: label.rsplit(": ", 1)[1] for node, label in found}
+    return {node: label.rsplit(": ", 1)[1] for node, label in actual}
 
 
 def until(page, condition: str) -> None:
@@ -79,12 +79,12 @@ def recording_of(weights) -> Recording:
 def random_weights(tokens: int, layers: int, score=None, mask=None, seed: int = 1) -> list:
     """Layers of two heads, in which the last token attracts attention, as separators often do."""
     generator = torch.Generator().manual_seed(seed)
-    found = []
+    matrices = []
     for _ in range(layers):
         query, key = (torch.randn(1, 2, tokens, 16, generator=generator) for _ in range(2))
         query[..., 0] = key[..., -1, 0] = 3
-        found.append(regard.weights(2 * query, key, score=score, mask=mask))
-    return found
+        matrices.append(regard.weights(2 * query, key, score=score, mask=mask))
+    return matrices
 
 
 CAUSAL = regard.Causal()
@@ -184,20 +184,20 @@ def test_an_edge_is_what_flows_from_one_token_to_the_next(open_page, make_record
     recording = make_recording(encoders=3)
     page = open_page(recording, f"{GRAPH}&token=source.4")
     page.wait_for_selector(".node")
-    found = page.locator(".edges .edge").evaluate_all(
+    actual = page.locator(".edges .edge").evaluate_all(
         "all => all.map(({dataset: d}) => [+d.layer, +d.from, +d.to, +d.flow])"
     )
-    assert {edge[0] for edge in found} == {0, 1, 2}
+    assert {edge[0] for edge in actual} == {0, 1, 2}
     weights = [layer.weights for layer in recording.layers.encoder]
     flow = [rollout(weights[depth:], queries=[4])[0, 0] for depth in range(3)] + [torch.eye(8)[4]]
     matrices = [0.5 * torch.eye(8) + 0.5 * each.dense()[0].mean(0) for each in weights]
-    for layer, start, end, passing in found:
+    for layer, start, end, passing in actual:
         exact = flow[int(layer) + 1][int(start)] * matrices[int(layer)][int(start), int(end)]
         assert passing == pytest.approx(exact.item(), abs=FLOAT32)
     widths = page.locator(".edges .edge").evaluate_all(
         "all => all.map(edge => parseFloat(getComputedStyle(edge).strokeWidth))"
     )
-    assert widths == pytest.approx([max(0.6, 20 * edge[3]) for edge in found], rel=1e-3)
+    assert widths == pytest.approx([max(0.6, 20 * edge[3]) for edge in actual], rel=1e-3)
 
 
 def test_each_layer_says_what_is_not_drawn(open_page, make_recording):
@@ -297,11 +297,11 @@ def test_pointing_at_a_node_shows_the_paths_through_it(open_page, recording):
 def test_the_graph_stays_where_it_is_when_a_node_is_pointed_at(open_page, recording):
     page = open_page(recording, f"{GRAPH}&token=source.4", width=400)
     page.wait_for_selector(".node")
-    place = "document.querySelector('svg.layers').getBoundingClientRect().top + scrollY"
-    before = page.evaluate(place)
+    top_of_graph = "document.querySelector('svg.layers').getBoundingClientRect().top + scrollY"
+    before = page.evaluate(top_of_graph)
     page.locator(".node[data-depth='1'] .target").first.hover()
     page.wait_for_selector(".layers.pointed")
-    assert page.evaluate(place) == before
+    assert page.evaluate(top_of_graph) == before
 
 
 def test_pointing_elsewhere_shows_the_paths_here(open_page, recording):

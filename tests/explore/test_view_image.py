@@ -61,7 +61,7 @@ def test_a_picture_is_saved_and_read_back(tmp_path, image):
 
 
 def huge() -> bytes:
-    """A small file that says it has 50,000 × 50,000 pixels."""
+    """A small file whose header declares 50,000 × 50,000 pixels."""
     data = bytearray(png(8, 8))
     data[16:24] = (50_000).to_bytes(4, "big") * 2
     return bytes(data)
@@ -92,7 +92,7 @@ def rewrite(path: Path, picture: Any) -> None:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_no_such_picture_is_refused(tmp_path, image, name):
+def test_invalid_pictures_are_refused(tmp_path, image, name):
     data, message = WRONG[name]
     with pytest.raises(InvalidArgument, match=message):
         image.replace(image=data)
@@ -106,11 +106,11 @@ def test_what_is_no_such_picture_is_refused(tmp_path, image, name):
     "picture", ["data:image/png", 3, ["a"], {"by name": {}}, {"bytes": "png"}, {"bytes": {"tensor": "9"}}]
 )
 def test_a_picture_of_another_kind_is_refused(tmp_path, image, picture):
-    place = tmp_path / "a.regard"
-    image.save(place)
-    rewrite(place, picture)
+    path = tmp_path / "a.regard"
+    image.save(path)
+    rewrite(path, picture)
     with pytest.raises(InvalidFile, match="expected a recording, got a damaged file or one of another kind"):
-        regard.load(place)
+        regard.load(path)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -131,9 +131,9 @@ def test_the_picture_is_what_the_model_saw(tmp_path, size, shape):
     )
     processor = hf.ViTImageProcessor(size={"width": size[0], "height": size[1]})
     Image.open(io.BytesIO(png(20, 30))).save(tmp_path / "a.png")
-    found = TransformersModel(model, None, processor).record(tmp_path / "a.png")
-    assert found.layers[0].key_tokens == ("[CLS]", "0,0", "0,1", "1,0", "1,1")
-    picture = Image.open(io.BytesIO(found.image))
+    actual = TransformersModel(model, None, processor).record(tmp_path / "a.png")
+    assert actual.layers[0].key_tokens == ("[CLS]", "0,0", "0,1", "1,0", "1,1")
+    picture = Image.open(io.BytesIO(actual.image))
     assert (picture.format, picture.size) == ("PNG", shape)
     assert picture.getpixel((1, 1)) == (255, 0, 0)
     assert picture.getpixel((shape[0] - 2, shape[1] - 2)) == (0, 255, 0)
@@ -229,9 +229,9 @@ def test_the_shades_follow_the_weights_and_the_opacity_lets_the_image_through(op
     places = [(row, column) for row in range(ROWS) for column in range(COLUMNS)]
     page.wait_for_function("() => document.querySelector('.image-frame canvas').width > 300")
     page.wait_for_timeout(200)
-    light = {place: sum(color(page, *place)[:3]) * (1 if scheme == "light" else -1) for place in places}
-    order = sorted(places, key=lambda place: -weights[place].item())
-    assert sorted(light.values()) == [light[place] for place in order]  # the strongest is furthest from the page
+    light = {path: sum(color(page, *path)[:3]) * (1 if scheme == "light" else -1) for path in places}
+    order = sorted(places, key=lambda path: -weights[path].item())
+    assert sorted(light.values()) == [light[path] for path in order]  # the strongest is furthest from the page
     slider = page.get_by_label("Opacity")
     slider.focus()
     page.keyboard.press("Home")

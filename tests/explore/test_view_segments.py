@@ -96,11 +96,11 @@ def selected(page) -> str:
 def assert_heads(page, recording: Recording, name: str) -> None:
     """Every number of the list of heads is Python's."""
     exact = shares_of(recording, name)
-    found = head_lines(page, name)
-    assert found.pop("") == list(exact)
-    assert found.pop("mean of heads") == [printed(mean(shares)) for shares in exact.values()]
+    actual = head_lines(page, name)
+    assert actual.pop("") == list(exact)
+    assert actual.pop("mean of heads") == [printed(mean(shares)) for shares in exact.values()]
     heads = layer_of(recording, name).head_indices
-    assert found == {
+    assert actual == {
         f"head {head}": [printed(shares[index]) for shares in exact.values()] for index, head in enumerate(heads)
     }
 
@@ -108,9 +108,9 @@ def assert_heads(page, recording: Recording, name: str) -> None:
 def assert_layers(page, recording: Recording, kind: str, title: str) -> None:
     """Every number of the list of layers of a kind is Python's."""
     exact = {layer.name: shares_of(recording, layer.name) for layer in recording.layers.by_kind(kind)}
-    found = lines(page, f"Layers: {title}")
-    assert found.pop("") == list(next(iter(exact.values())))
-    assert found == {name: [printed(mean(each)) for each in shares.values()] for name, shares in exact.items()}
+    actual = lines(page, f"Layers: {title}")
+    assert actual.pop("") == list(next(iter(exact.values())))
+    assert actual == {name: [printed(mean(each)) for each in shares.values()] for name, shares in exact.items()}
 
 
 @pytest.mark.parametrize("name", ["encoder.1", "decoder.0", "cross.1"])

@@ -323,7 +323,7 @@ def test_a_link_reopens_what_it_is_aligned_by(open_page, recording):
     assert "cross.0, cross.1" in page.locator(".translation .controls").text_content()
 
 
-def test_other_heads_than_cross_attention_align_nothing(open_page, recording):
+def test_only_cross_attention_aligns(open_page, recording):
     page = open_page(recording, "#views=translation&layer=decoder.1&head=1&align_by=heads")
     assert page.locator("#align-by").is_disabled()
     assert page.locator("#align-by").input_value() == "all"
@@ -342,7 +342,7 @@ def test_narrow_pages_have_columns_and_nothing_sticks_out(open_page, recording, 
 
 
 @pytest.mark.parametrize("width", [400, 1280, 2560])
-def test_neither_words_nor_the_weights_beside_them_are_cut(open_page, recording, width):
+def test_neither_words_nor_their_weights_are_cut(open_page, recording, width):
     page = open_page(recording, "#views=translation&layer=cross.1&head=1&align_by=layer", width=width)
     assert width == 1280 or (page.locator(".alignment.columns").count() == 1) == (width == 400)
     for option in page.locator(".word").all()[::2]:
@@ -377,8 +377,10 @@ def test_there_is_none_without_cross_attention(open_page, recording):
 
 
 def test_a_sketch_says_what_it_does_not_store(open_page, make_recording):
-    source = tuple(f"▁w{place}" for place in range(300))
-    recording = make_recording(source, tuple(f"▁z{place}" for place in range(280)), encoders=0, decoders=1, heads=1)
+    source = tuple(f"▁w{position}" for position in range(300))
+    recording = make_recording(
+        source, tuple(f"▁z{position}" for position in range(280)), encoders=0, decoders=1, heads=1
+    )
     page = open_page(recording, "#views=translation&layer=cross.0&head=0")
     weights = align(recording).weights[5]
     word(page, "target", "z5").hover()
@@ -396,8 +398,8 @@ def test_a_sketch_says_what_it_does_not_store(open_page, make_recording):
 
 @pytest.mark.parametrize(("align_by", "weight_name"), [("heads", "weight"), ("all", "weight, mean of 4 heads")])
 def test_a_server_sends_what_all_heads_need(browser, make_recording, align_by, weight_name):
-    source = tuple(f"▁w{place}" if place % 3 else "x" for place in range(1, 331))
-    target = tuple(f"▁z{place}" if place % 3 else "y" for place in range(1, 281))
+    source = tuple(f"▁w{position}" if position % 3 else "x" for position in range(1, 331))
+    target = tuple(f"▁z{position}" if position % 3 else "y" for position in range(1, 281))
     recording = make_recording(source, target, encoders=0, decoders=2, heads=2)
     exact = align(recording, "mean" if align_by == "all" else {"cross.0": [0]})
     row = exact.target.index("z5y")

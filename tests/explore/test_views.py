@@ -41,9 +41,9 @@ def test_the_tip_covers_neither_the_row_nor_the_column_of_its_cell(open_page, re
         point_at(page, query, key)
         tip = page.locator(".tip").bounding_box()
         corner = page.locator("#matrix canvas").bounding_box()
-        place = page.locator("#matrix canvas").evaluate("node => ({...node.dataset})")
-        cell = float(place["cell"])
-        x, y = corner["x"] + float(place["left"]) + key * cell, corner["y"] + float(place["top"]) + query * cell
+        data = page.locator("#matrix canvas").evaluate("node => ({...node.dataset})")
+        cell = float(data["cell"])
+        x, y = corner["x"] + float(data["left"]) + key * cell, corner["y"] + float(data["top"]) + query * cell
         assert tip["y"] >= y + cell or tip["y"] + tip["height"] <= y
         assert tip["x"] >= x + cell or tip["x"] + tip["width"] <= x
 
@@ -91,7 +91,7 @@ def test_a_row_that_may_see_nothing_has_a_page_too(open_page):
     assert spoken(page).startswith("a attends to nothing. a is attended to by b 1.000, ·c 0.50")
 
 
-def test_nothing_is_said_of_masks_where_there_is_none(open_page, recording):
+def test_masks_are_not_mentioned_without_a_mask(open_page, recording):
     page = open_page(recording.replace(layers=recording.layers.by_kind("encoder")))
     assert "masked" not in page.locator("#legend").inner_text()
 
@@ -304,21 +304,21 @@ def test_where_no_view_is_known_those_of_the_first_view_are_open(open_page, reco
     assert opened == ["Text", "Matrix"]
 
 
-def test_what_heads_are_sorted_by_is_said_in_a_sentence(open_page, recording):
+def test_a_sentence_explains_the_order_of_heads(open_page, recording):
     page = open_page(recording)
-    said = {
+    meanings = {
         "entropy": "the entropy in nats: the larger, the more evenly a row is spread",
         "mean_distance": "the distance between a token and what it attends to, in tokens",
         "self": "the weight on the token itself",
     }
-    for name, meaning in said.items():
+    for name, meaning in meanings.items():
         page.select_option("#sort", name)
         note = page.locator(".overview .controls .hint").text_content()
         assert note == f"The number is {meaning}, averaged over the rows."
         assert page.locator("#sort option:checked").text_content() == name.replace("_", " ")
 
 
-def test_a_weight_that_is_too_small_to_be_written_is_said_to_be_less(open_page):
+def test_weights_below_the_printed_precision_are_shown_as_an_upper_bound(open_page):
     keys = torch.tensor([[0.0], [20.0]])[None, None]
     weights = regard.weights(torch.ones(1, 1, 2, 1), keys, scale=1.0)
     words = ("▁a", "▁b")

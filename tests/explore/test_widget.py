@@ -89,7 +89,7 @@ def test_a_state_that_is_set_is_shown(open_widget, recording):
     expect(frame.locator(".head-name")).to_have_text("encoder.0, head 0")
     expect(frame.locator(".token[aria-selected=true]")).to_have_text("too")
     notebook.wait_for_timeout(300)
-    assert notebook.evaluate("saved") == []  # nothing was answered to what was set
+    assert notebook.evaluate("saved") == []  # setting the state sends nothing back
     notebook.evaluate("model.set('state', 'layer=nowhere')")
     expect(frame.locator(".token[aria-selected=true]")).to_have_count(0)
     notebook.wait_for_timeout(300)
@@ -115,7 +115,7 @@ def test_the_frame_is_as_high_as_the_page_up_to_a_bound(open_widget, recording):
 
 
 def test_the_page_reaches_nothing_of_the_notebook(open_widget, recording):
-    """The frame is sandboxed, without the notebook's origin; messages of others are not heard."""
+    """The frame is sandboxed, without the notebook's origin; messages from other frames are ignored."""
     notebook, frame = open_widget(to_html(recording))
     assert notebook.locator("iframe").get_attribute("sandbox") == SANDBOX == "allow-scripts allow-downloads"
     inside = notebook.frames[1]
@@ -131,7 +131,7 @@ def test_the_page_reaches_nothing_of_the_notebook(open_widget, recording):
     assert notebook.locator("iframe").bounding_box()["height"] > 100
 
 
-def test_a_view_that_is_closed_hears_nothing_more(open_widget, recording):
+def test_a_closed_view_removes_its_listeners(open_widget, recording):
     notebook, frame = open_widget(to_html(recording))
     assert notebook.evaluate("listeners.length") == 3
     notebook.evaluate("end()")

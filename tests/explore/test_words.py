@@ -27,7 +27,7 @@ THREE_DIGITS = 5e-4
 
 
 def summed(exact: float, rounding: float = 1e-6):
-    """What a sum of up to four stored weights may be, each within 1/6000."""
+    """Approximately a sum of up to four stored weights, each within 1/6000."""
     return pytest.approx(exact, rel=0, abs=4 / 6000 + rounding)
 
 
@@ -64,8 +64,8 @@ def test_every_weight_between_words_is_that_of_grouped(open_page, recording, nam
     layer = layer_of(recording, name)
     exact = grouped(layer.weights, queries, keys)[head]
     cells = saved(page)
-    for place, weight in cells.items():
-        assert weight == summed(exact[place].item())
+    for cell, weight in cells.items():
+        assert weight == summed(exact[cell].item())
     others = torch.ones_like(exact, dtype=torch.bool)
     others[tuple(torch.tensor(list(cells)).T)] = False
     assert exact[others].abs().sum() == 0  # those that the mask forbids
@@ -113,14 +113,14 @@ def test_what_is_held_stays_held_as_the_word_and_as_its_pieces(open_page, record
 def test_the_matrix_keeps_its_place_when_words_are_shown(open_page, make_recording):
     words = tuple(piece for index in range(60) for piece in (f"▁w{index}", "x", "y"))
     page = open_page(make_recording(words, words), "#layer=encoder.0&head=0&zoom=90,90,30&merge_words=1")
-    place = page.locator("#matrix canvas").evaluate("node => ({...node.dataset})")
+    data = page.locator("#matrix canvas").evaluate("node => ({...node.dataset})")
     page.locator("#matrix canvas").scroll_into_view_if_needed()
     frame = page.locator("#matrix canvas").bounding_box()
-    middle = float(place["row"]) + (frame["height"] - float(place["top"])) / float(place["cell"]) / 2
+    middle = float(data["row"]) + (frame["height"] - float(data["top"])) / float(data["cell"]) / 2
     assert middle == pytest.approx(90 / 3, abs=1)
     page.locator("#matrix canvas").focus()
-    before = float(place["column"])
-    x, y = frame["x"] + frame["width"] / 2, frame["y"] + float(place["top"]) + 40
+    before = float(data["column"])
+    x, y = frame["x"] + frame["width"] / 2, frame["y"] + float(data["top"]) + 40
     page.mouse.move(x, y)
     page.mouse.down()
     page.mouse.move(x - 45, y, steps=5)
