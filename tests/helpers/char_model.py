@@ -1,4 +1,4 @@
-"""A language model of characters that learnt a line by heart."""
+"""A language model of characters that is trained on one line until it repeats it."""
 
 from __future__ import annotations
 

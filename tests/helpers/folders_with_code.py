@@ -61,7 +61,7 @@ def _text_model(folder: Path) -> None:
 
 
 def config(folder: Path, canary: Path) -> None:
-    """A configuration that only the folder's code knows."""
+    """A configuration class defined by the folder's code."""
     _text_model(folder)
     _change(folder / "config.json", model_type="own-kind", architectures=["OwnModel"], auto_map=CLASSES)
 
@@ -112,7 +112,7 @@ def known(folder: Path, canary: Path) -> None:
 
 KINDS = {each.__name__: each for each in (config, model, tokens, images, generation, weights, known)}
 REFUSED = ("config", "model", "tokens", "images")
-"""Those whose code transformers asks about."""
+"""The folders for which transformers asks whether to run their code."""
 
 
 def write(kind: str, folder: Path, canary: Path) -> Path:

@@ -44,26 +44,26 @@ def finish(processes: Sequence[ForkServerProcess], errors: Sequence[Path], timeo
 
 
 @dataclass(frozen=True)
-class Done:
-    """How a script ended, and what it wrote."""
+class ScriptResult:
+    """Exit code and output of a script."""
 
     code: int | None
     out: str
     err: str
 
 
-def run_script(script: Path, *arguments: object, folder: Path, timeout: float = 300, **environment: str) -> Done:
-    """Run a Python script in a folder, into which also goes what it writes to its streams."""
+def run_script(script: Path, *arguments: object, folder: Path, timeout: float = 300, **environment: str) -> ScriptResult:
+    """Run a Python script in a folder that also gets the files of its output."""
     out, errors = folder / "stdout.txt", folder / "stderr.txt"
     strings = list(map(str, arguments))
     process = start(_run_script, str(script), strings, str(folder), str(out), errors=errors, **environment)
     process.join(timeout)
     process.kill()
     process.join()
-    return Done(process.exitcode, out.read_text("utf-8"), errors.read_text("utf-8"))
+    return ScriptResult(process.exitcode, out.read_text("utf-8"), errors.read_text("utf-8"))
 
 
-def run_code(code: str, *, folder: Path, timeout: float = 300, **environment: str) -> Done:
+def run_code(code: str, *, folder: Path, timeout: float = 300, **environment: str) -> ScriptResult:
     """Run Python code in a folder; a warning is an error."""
     script = folder / "script.py"
     script.write_text(f"import warnings\nwarnings.simplefilter('error')\n{code}", "utf-8")

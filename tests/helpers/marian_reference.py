@@ -50,14 +50,14 @@ def with_weights_of(model: Transformer) -> MarianMTModel:
 
 def _of_layer(model: Transformer, name: str) -> torch.Tensor:
     _, side, _, index, *rest = name.split(".")
-    ours = model.state_dict(prefix="")
+    state = model.state_dict(prefix="")
     layer = f"{side}.layers.{index}"
     part, kind = rest[0], rest[-1]
     attention = {"self_attn": "self_attention", "encoder_attn": "cross_attention"}
     if part in attention:
         if rest[1] == "out_proj":
-            return ours[f"{layer}.{attention[part]}.out_proj.{kind}"]
-        packed = ours[f"{layer}.{attention[part]}.in_proj.{kind}"].chunk(3)
+            return state[f"{layer}.{attention[part]}.out_proj.{kind}"]
+        packed = state[f"{layer}.{attention[part]}.in_proj.{kind}"].chunk(3)
         return packed["qkv".index(rest[1][0])]
     module = {
         "self_attn_layer_norm": "self_attention_residual.norm",
@@ -66,4 +66,4 @@ def _of_layer(model: Transformer, name: str) -> torch.Tensor:
         "fc1": "feed_forward.fc1",
         "fc2": "feed_forward.fc2",
     }[part]
-    return ours[f"{layer}.{module}.{kind}"]
+    return state[f"{layer}.{module}.{kind}"]

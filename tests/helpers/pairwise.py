@@ -16,12 +16,12 @@ import pytest
 
 
 def everything() -> bool:
-    """Whether all cases were asked for (``pytest --all`` or ``REGARD_TEST_ALL=1``)."""
+    """Whether all cases were requested (``pytest --all`` or ``REGARD_TEST_ALL=1``)."""
     return os.environ.get("REGARD_TEST_ALL") == "1"
 
 
 def pairwise(*axes: Sequence[Any], seed: int = 0) -> list[tuple[Any, ...]]:
-    """Cases in which every pair of values of two axes occurs; the whole product if everything is asked for.
+    """Cases in which every pair of values of two axes occurs; the whole product with ``--all``.
 
     Args:
         axes: One sequence of values an axis; the values need neither be hashable nor comparable.
@@ -77,7 +77,7 @@ def _label(value: Any) -> str:
 
 
 def sampled(cases: Sequence[Any], count: int, seed: int = 0) -> list[Any]:
-    """A few of the cases in their order, drawn with a seed; all of them if everything is asked for."""
+    """A few of the cases in their order, drawn with a seed; all of them with ``--all``."""
     if everything() or count >= len(cases):
         return list(cases)
     return [cases[i] for i in sorted(random.Random(seed).sample(range(len(cases)), count))]

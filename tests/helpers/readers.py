@@ -1,4 +1,4 @@
-"""Everything that this library reads: for each reader files as they should be, and what is done with them."""
+"""Everything that this library reads: for each reader files as they should be, and what it does with them."""
 
 from __future__ import annotations
 

@@ -19,24 +19,24 @@ def recorded(weights, **measured):
 
 def same(one, other):
     assert (one.title, one.model_name, one.texts) == (other.title, other.model_name, other.texts)
-    for mine, theirs in zip(one.layers, other.layers, strict=True):
-        assert (mine.name, mine.kind, mine.query_tokens, mine.key_tokens) == (
-            theirs.name,
-            theirs.kind,
-            theirs.query_tokens,
-            theirs.key_tokens,
+    for actual, expected in zip(one.layers, other.layers, strict=True):
+        assert (actual.name, actual.kind, actual.query_tokens, actual.key_tokens) == (
+            expected.name,
+            expected.kind,
+            expected.query_tokens,
+            expected.key_tokens,
         )
-        torch.testing.assert_close(mine.weights.dense(), theirs.weights.dense())
-        torch.testing.assert_close(mine.weights.lse(), theirs.weights.lse())  # kernels differ by last digits
+        torch.testing.assert_close(actual.weights.dense(), expected.weights.dense())
+        torch.testing.assert_close(actual.weights.lse(), expected.weights.lse())  # kernels differ by last digits
 
 
-def changed(whole, change):
+def changed(path, change):
     """The same file with other metadata."""
-    data = whole.read_bytes()
+    data = path.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     about = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["regard"])
-    text, tensors = json.dumps(change(about) or about), load_file(whole)
-    save_file(tensors, whole, {"regard": text, "checksum": checksum(text, tensors)})
+    text, tensors = json.dumps(change(about) or about), load_file(path)
+    save_file(tensors, path, {"regard": text, "checksum": checksum(text, tensors)})
 
 
 def layer(about):

@@ -1,6 +1,6 @@
-"""Fork a process for each training that standard input describes, kill it after some seconds, and print how it ended.
+"""Fork a process for each training that standard input describes, kill it after some seconds, and print its exit code.
 
-A line is ``{"recipe": path, "resume": bool, "seconds": number or null}``, and so is the answer: ``{"code", "seconds",
+A line is ``{"recipe": path, "resume": bool, "seconds": number or null}``, and so is the result: ``{"code", "seconds",
 "errors"}``.
 """
 
@@ -27,7 +27,7 @@ def run(recipe: str, *, resume: bool) -> None:
     train(load_recipe(recipe), resume=resume)
 
 
-def answer(recipe: str, resume: bool, seconds: float | None) -> dict[str, object]:
+def run_training(recipe: str, resume: bool, seconds: float | None) -> dict[str, object]:
     """Run a training in a process of its own, and kill it after some seconds."""
     with tempfile.TemporaryFile() as errors:
         start = time.monotonic()
@@ -59,4 +59,4 @@ def answer(recipe: str, resume: bool, seconds: float | None) -> dict[str, object
 
 if __name__ == "__main__":
     for line in sys.stdin:
-        print(json.dumps(answer(**json.loads(line))), flush=True)
+        print(json.dumps(run_training(**json.loads(line))), flush=True)

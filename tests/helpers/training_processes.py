@@ -1,4 +1,4 @@
-"""How a process that a test starts trains. Lightning is imported by each process, so that it knows its rank."""
+"""Training in processes that a test starts. Lightning is imported by each process, so that it knows its rank."""
 
 from __future__ import annotations
 

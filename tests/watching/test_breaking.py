@@ -1,4 +1,4 @@
-"""What users did to break a watch: each has an answer, and the model goes on as it was."""
+"""Unusual uses of a watch: each works or is refused, and the model stays as it was."""
 
 from __future__ import annotations
 
@@ -45,32 +45,32 @@ def test_checkpointed_layers_know_their_mask_in_the_backward_pass(bert, keep_qk,
                 module.p = 0.0
         if checkpointed:
             bert.activation_checkpointing_enable()
-        with regard.watch(bert, ["received", "entropy"], keep_qk=keep_qk) as seen:
+        with regard.watch(bert, ["received", "entropy"], keep_qk=keep_qk) as result:
             output = bert(IDS, attention_mask=mask)[0]
-            loss = output.pow(2).mean() + sum(layer.measured["entropy"].mean() for layer in seen.layers)
+            loss = output.pow(2).mean() + sum(layer.measured["entropy"].mean() for layer in result.layers)
             loss.backward()
         gradients.append(bert.embeddings.word_embeddings.weight.grad.clone())
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-5, atol=1e-7)
 
 
-def test_heads_of_what_does_not_attend_cannot_be_silenced(bert):
-    inputs = {"input_ids": IDS}
+def test_only_heads_of_attention_can_be_ablated(bert):
+    kwargs = {"input_ids": IDS}
     message = (
         "ablate: encoder.layer.1.attention did not compute attention in any forward pass; within it, "
         "encoder.layer.1.attention.self did"
     )
     with pytest.raises(InvalidArgument, match=f"^{re.escape(message)}$"):
-        regard.watching.intervention_effect(bert, inputs, ablate={"encoder.layer.1.attention": [0, 1, 2, 3]})
-    effect = regard.watching.intervention_effect(bert, inputs, ablate={"encoder.layer.1.attention.self": [0]})
+        regard.watching.intervention_effect(bert, kwargs, ablate={"encoder.layer.1.attention": [0, 1, 2, 3]})
+    effect = regard.watching.intervention_effect(bert, kwargs, ablate={"encoder.layer.1.attention.self": [0]})
     assert effect.divergence.max() > 0
 
 
 class Failing(TrainerCallback):
-    def on_step_end(self, args, state, control, **given):
+    def on_step_end(self, args, state, control, **kwargs):
         raise RuntimeError("a step failed")
 
 
-def test_a_training_that_failed_can_be_begun_again(bert, tmp_path):
+def test_a_failed_training_can_be_restarted(bert, tmp_path):
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
@@ -90,9 +90,9 @@ def test_a_training_that_failed_can_be_begun_again(bert, tmp_path):
     callback = regard.watching.trainer_callback(every_n_steps=1)
     with pytest.raises(RuntimeError, match="a step failed"):
         trainer(model, Failing(), callback).train()
-    with regard.watch(bert) as seen:  # the callback's watch ends for another
+    with regard.watch(bert) as result:  # this watch ends that of the callback
         bert(IDS)
-    assert len(seen.layers) == 2
+    assert len(result.layers) == 2
     assert not active_listeners()
     again = trainer(model, regard.watching.trainer_callback(every_n_steps=1))
     again.train()
@@ -111,11 +111,11 @@ class Several(nn.Module):
 
 def test_several_calls_in_one_module_are_several_layers():
     x, memory = torch.randn(1, 2, 5, 8), torch.randn(1, 2, 7, 8)
-    with regard.watch(Several(), ["entropy"]) as seen:
-        seen.model(x, memory)
-    assert [tuple(layer.weights.shape) for layer in seen.layers] == [(1, 2, 5, 5), (1, 2, 5, 5), (1, 2, 5, 7)]
-    assert [layer.name for layer in seen.layers] == ["", "#2", "#3"]
-    torch.testing.assert_close(seen.layers[0].weights.dense(), (x @ x.mT / 8**0.5).softmax(-1), rtol=1e-5, atol=1e-6)
+    with regard.watch(Several(), ["entropy"]) as result:
+        result.model(x, memory)
+    assert [tuple(layer.weights.shape) for layer in result.layers] == [(1, 2, 5, 5), (1, 2, 5, 5), (1, 2, 5, 7)]
+    assert [layer.name for layer in result.layers] == ["", "#2", "#3"]
+    torch.testing.assert_close(result.layers[0].weights.dense(), (x @ x.mT / 8**0.5).softmax(-1), rtol=1e-5, atol=1e-6)
 
 
 class Causal(nn.Module):
@@ -123,10 +123,10 @@ class Causal(nn.Module):
         return functional.scaled_dot_product_attention(x, x, x, is_causal=True)
 
 
-def test_a_causal_layer_of_a_model_that_says_nothing_is_a_decoders():
-    with regard.watch(Causal()) as seen:
-        seen.model(torch.randn(1, 2, 6, 8))
-    assert [layer.kind for layer in seen.layers] == ["decoder"]
+def test_a_causal_layer_without_a_config_is_a_decoder_layer():
+    with regard.watch(Causal()) as result:
+        result.model(torch.randn(1, 2, 6, 8))
+    assert [layer.kind for layer in result.layers] == ["decoder"]
 
 
 class OwnAttention(nn.Module):
@@ -137,19 +137,19 @@ class OwnAttention(nn.Module):
 class Mixed(nn.Module):
     def __init__(self):
         super().__init__()
-        self.heard, self.my_attention = Causal(), OwnAttention()
+        self.recorded, self.my_attention = Causal(), OwnAttention()
 
     def forward(self, x):
-        return self.my_attention(self.heard(x))
+        return self.my_attention(self.recorded(x))
 
 
-def test_attention_of_ones_own_beside_what_is_heard_is_refused():
+def test_custom_attention_next_to_recorded_attention_is_refused():
     message = "my_attention \\(OwnAttention\\): computes attention in its own code"
-    with pytest.raises(InvalidArgument, match=message), regard.watch(Mixed()) as seen:
-        seen.model(torch.randn(1, 2, 6, 8))
-    with regard.watch(Mixed(), layers=["heard"]) as seen:
-        seen.model(torch.randn(1, 2, 6, 8))
-    assert len(seen.layers) == 1
+    with pytest.raises(InvalidArgument, match=message), regard.watch(Mixed()) as result:
+        result.model(torch.randn(1, 2, 6, 8))
+    with regard.watch(Mixed(), layers=["recorded"]) as result:
+        result.model(torch.randn(1, 2, 6, 8))
+    assert len(result.layers) == 1
 
 
 def test_a_knockout_reaches_dense_attention_too(bert):
@@ -157,11 +157,11 @@ def test_a_knockout_reaches_dense_attention_too(bert):
     outputs = []
     for implementation in ("sdpa", "eager"):
         bert.set_attn_implementation(implementation)
-        with torch.no_grad(), regard.watch(bert, knockout=pairs) as seen:
-            found = bert(IDS, output_attentions=implementation == "eager")
-        outputs.append(found[0])
-    assert found.attentions[0][:, :, 2, 3:5].max() == 0
-    torch.testing.assert_close(seen.layers[0].weights.dense(), found.attentions[0], rtol=1e-5, atol=1e-6)
+        with torch.no_grad(), regard.watch(bert, knockout=pairs) as result:
+            output = bert(IDS, output_attentions=implementation == "eager")
+        outputs.append(output[0])
+    assert output.attentions[0][:, :, 2, 3:5].max() == 0
+    torch.testing.assert_close(result.layers[0].weights.dense(), output.attentions[0], rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(outputs[1], outputs[0], rtol=1e-4, atol=1e-5)
 
 
@@ -174,22 +174,22 @@ def test_dense_attention_cannot_be_left_without_a_key(bert):
 
 
 def test_a_watched_model_is_not_copied(bert):
-    with regard.watch(bert) as seen:
+    with regard.watch(bert) as result:
         bert(IDS)
         with pytest.raises(InvalidArgument, match="BertModel is being watched; copy or save it after the watch"):
             copy.deepcopy(bert)
     assert copy.deepcopy(bert)(IDS)[0].shape == (2, 10, 32)
-    assert len(seen.layers) == 2
+    assert len(result.layers) == 2
 
 
-def test_what_was_not_measured_is_named(bert):
-    with regard.watch(bert, ["entropy"]) as seen:
+def test_the_error_for_a_measure_that_was_not_computed(bert):
+    with regard.watch(bert, ["entropy"]) as result:
         bert(IDS)
     with pytest.raises(InvalidArgument, match=r"measured: unknown name 'received'; measured are entropy"):
-        seen.layers[0].measured["received"]
-    assert "received" not in seen.layers[0].measured
+        result.layers[0].measured["received"]
+    assert "received" not in result.layers[0].measured
     with pytest.raises(InvalidArgument, match="layers: expected a number below 2, the layers of BertModel, got 5"):
-        assert seen.layers[5]
+        assert result.layers[5]
 
 
 @pytest.mark.parametrize(
@@ -220,22 +220,22 @@ def test_what_was_not_measured_is_named(bert):
     ],
 )
 def test_other_types_are_named(bert, call, message):
-    with regard.watch(bert, ["entropy"]) as seen:
+    with regard.watch(bert, ["entropy"]) as result:
         bert(IDS)
     with pytest.raises(InvalidType, match=re.escape(message)):
-        call(seen)
+        call(result)
 
 
 def test_tokens_may_be_ids_in_a_tensor(bert):
-    with regard.watch(bert) as seen:
+    with regard.watch(bert) as result:
         bert(IDS)
-    assert seen.recording.select(0, tokens=IDS[0]).layers[0].query_tokens[:3] == ("0", "1", "2")
+    assert result.recording.select(0, tokens=IDS[0]).layers[0].query_tokens[:3] == ("0", "1", "2")
     with pytest.raises(InvalidArgument, match="target_tokens: the recording has no decoder"):
-        seen.recording.select(0, target_tokens=IDS[0])
+        result.recording.select(0, target_tokens=IDS[0])
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("kwargs", "message"),
     [
         ({"ablate": {1: [0]}}, "ablate: unknown module 1"),
         (
@@ -245,9 +245,9 @@ def test_tokens_may_be_ids_in_a_tensor(bert):
         ({"knockout": {"encoder.layer.0.attention.self": (0, 5)}}, "got 0; write [(query, key)]"),
     ],
 )
-def test_interventions_say_what_came(bert, given, message):
+def test_invalid_interventions_are_shown(bert, kwargs, message):
     with pytest.raises(InvalidArgument, match=re.escape(message)):
-        regard.watch(bert, **given)
+        regard.watch(bert, **kwargs)
 
 
 def layer_of(batch: int = 1, **changes) -> Layer:
@@ -270,12 +270,12 @@ def layer_of(batch: int = 1, **changes) -> Layer:
         ({"head_indices": 2}, "layer 'a': head_indices: expected a tuple of int, or None, got 2"),
     ],
 )
-def test_a_layer_that_cannot_be_is_refused(changes, message):
+def test_invalid_layers_are_refused(changes, message):
     with pytest.raises((InvalidArgument, InvalidType), match=re.escape(message)):
         layer_of(**changes)
 
 
-def test_a_recording_that_cannot_be_is_refused():
+def test_invalid_recordings_are_refused():
     with pytest.raises(InvalidArgument, match="every layer to have a name of its own, got 'a' 2 times"):
         Recording("t", "m", [layer_of(), layer_of()])
     with pytest.raises(InvalidType, match="layers: expected a list of Layer, got 3"):

@@ -47,14 +47,14 @@ def test_a_cache_that_is_filled_before_the_watch(name, cache, filled, steps, kee
     if filled:
         run(model, ids, held, [filled])
     expected = run(model, ids, copy.deepcopy(held), STEPS[steps])
-    with regard.watch(model, MEASURES, keep_qk=keep_qk) as seen:
-        found = run(model, ids, held, STEPS[steps])
-    assert torch.equal(found, expected)
-    assert len(seen.recordings) == 1
+    with regard.watch(model, MEASURES, keep_qk=keep_qk) as result:
+        output = run(model, ids, held, STEPS[steps])
+    assert torch.equal(output, expected)
+    assert len(result.recordings) == 1
     with torch.no_grad():
-        truth = eager(model)(ids[:, :total], output_attentions=True).attentions
-    for number, layer in enumerate(seen.layers):
-        rows = truth[number][:, :, filled:]
+        reference = eager(model)(ids[:, :total], output_attentions=True).attentions
+    for number, layer in enumerate(result.layers):
+        rows = reference[number][:, :, filled:]
         keys = layer.measured["received"].shape[2]
         is_static = cache == "static"
         # the first key of the matrix: a window may have left out some before the watch began
@@ -63,8 +63,8 @@ def test_a_cache_that_is_filled_before_the_watch(name, cache, filled, steps, kee
             weights = layer.weights.dense()
             first = total - weights.shape[3]
             torch.testing.assert_close(weights, rows[..., first:], atol=1e-5, rtol=0)
-            for measure, answer in layer.weights.measure(*MEASURES).items():
-                compare(layer.measured[measure], answer)
+            for measure, reference_measure in layer.weights.measure(*MEASURES).items():
+                compare(layer.measured[measure], reference_measure)
         if first is not None:
             of_truth = rows[..., first:].sum(2)
             torch.testing.assert_close(layer.measured["received"][..., : total - first], of_truth, atol=1e-5, rtol=0)
@@ -87,18 +87,18 @@ def test_keys_of_a_quantized_cache():
     model = built("llama")
     ids = torch.randint(3, 90, (2, TOKENS), generator=torch.Generator().manual_seed(4))
     cache = CACHES["fp8"](model)
-    with regard.watch(model, MEASURES) as seen:
+    with regard.watch(model, MEASURES) as result:
         run(model, ids, cache, [5, 1, 1, 2])
-    for layer in seen.layers:  # the first call had the keys before they were quantized
+    for layer in result.layers:  # the first call had the keys before they were quantized
         torch.testing.assert_close(layer.measured["received"].sum(-1), torch.full((2, 4), 9.0))
         with pytest.raises(InvalidArgument, match=r"the cache changed the keys of earlier tokens .* quantized"):
             assert layer.weights
-    with regard.watch(model, MEASURES) as seen:
+    with regard.watch(model, MEASURES) as result:
         run(model, ids, cache, [1, 3, 1, 1])
-    for layer in seen.layers:
+    for layer in result.layers:
         assert layer.weights.shape == (2, 4, 6, 15)
-        for measure, answer in layer.weights.measure(*MEASURES).items():
-            compare(layer.measured[measure], answer)
+        for measure, expected in layer.weights.measure(*MEASURES).items():
+            compare(layer.measured[measure], expected)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -106,11 +106,11 @@ def test_keys_of_a_quantized_cache():
 def test_a_static_cache_that_is_used_again_leaves_earlier_recordings_as_they_are(name):
     model = built(name)
     options = {"max_new_tokens": 3, "do_sample": False, "cache_implementation": "static"}
-    with regard.watch(model) as seen:
+    with regard.watch(model) as result:
         model.generate(torch.randint(3, 90, (1, 5)), **options)
-        before = [layer.weights.dense() for layer in seen.layers]
+        before = [layer.weights.dense() for layer in result.layers]
         model.generate(torch.randint(3, 90, (1, 5)), **options)
-    for layer, weights in zip(seen.recordings[0].layers, before, strict=True):
+    for layer, weights in zip(result.recordings[0].layers, before, strict=True):
         assert torch.equal(layer.weights.dense(), weights)
 
 

@@ -1,4 +1,4 @@
-"""The numbers that callbacks log, beside those of dense attention."""
+"""The numbers that callbacks log against those of dense attention."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def expected():
     batch = {name: torch.stack([row[name] for row in rows()]) for name in ("input_ids", "attention_mask")}
     with torch.no_grad():
         dense = eager(model())(**batch, output_attentions=True).attentions
-    found = {}
+    numbers = {}
     for number, weights in enumerate(dense):
         real = batch["attention_mask"][:, None, :, None].double()
         name = f"attention/bert.encoder.layer.{number}.attention.self"
         total = (torch.special.entr(weights) * real).sum()
-        found[f"{name}/entropy"] = float(total / (real.sum() * weights.shape[1]))
+        numbers[f"{name}/entropy"] = float(total / (real.sum() * weights.shape[1]))
         received = (weights * real).sum(2).amax((1, 2)) / LENGTHS
-        found[f"{name}/max_received"] = float(received.max())
-    return found
+        numbers[f"{name}/max_received"] = float(received.max())
+    return numbers
 
 
 def test_the_trainer_of_transformers_logs_them(tmp_path):
@@ -57,7 +57,7 @@ def test_the_trainer_of_transformers_logs_them(tmp_path):
     logged = trainer.state.log_history
     for name, number in expected().items():
         assert logged[0][name] == pytest.approx(number, abs=1e-5)
-        assert name not in logged[1]  # each is told once
+        assert name not in logged[1]  # each is logged once
         assert logged[2][name] != logged[0][name]
     assert logged[0]["attention/bert.encoder.layer.0.attention.self/max_logit"] > 0
 

@@ -1,4 +1,4 @@
-"""Modules that call torch's attention functions in their own ways: what they compute, or an error that says why not."""
+"""Modules that call torch's attention functions themselves: exact weights, or an error with the reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from regard.errors import InvalidArgument
 
 
 class Calls(nn.Module):
-    """Calls SDPA as a function of its input says."""
+    """Calls SDPA through a given function of its input."""
 
     def __init__(self, call):
         super().__init__()
@@ -93,9 +93,9 @@ def test_a_subclass_is_recorded_as_it_computes():
         scaled(x, scale=0.3)
     query, key, _ = functional.linear(x, scaled.in_proj_weight).chunk(3, -1)
     torch.testing.assert_close(result.layers[0].weights.dense()[:, 0], dense(query, key, scale=0.3))
-    own = OwnSoftmax(16, 1)
-    with pytest.raises(InvalidArgument, match="OwnSoftmax: computes attention in its own code"), regard.watch(own):
-        own(x)
+    module = OwnSoftmax(16, 1)
+    with pytest.raises(InvalidArgument, match="OwnSoftmax: computes attention in its own code"), regard.watch(module):
+        module(x)
 
 
 def test_torchs_function_may_be_called_by_any_module():
@@ -173,7 +173,7 @@ class Both(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
-def test_what_cannot_be_recorded_beside_what_can_is_named():
+def test_unrecordable_attention_among_recorded_layers_is_named():
     x = torch.randn(1, 2, 5, 16)
     model, message = nn.Sequential(Calls(lambda x: sdpa(x, x, x)), FlexAttention()), r"1 \(FlexAttention\): computes"
     with pytest.raises(InvalidArgument, match=message), regard.watch(model):

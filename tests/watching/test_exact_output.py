@@ -70,10 +70,10 @@ def test_output_and_measures_equal_those_of_the_exact_watch(name, side):
         rows = other.weights.valid_queries
         rows = torch.ones(other.weights.shape[0], other.weights.shape[2], dtype=torch.bool) if rows is None else rows
         for name in ("entropy", "received"):
-            ours, theirs = layer.measured[name], other.measured[name]
+            value, reference = layer.measured[name], other.measured[name]
             if name == "entropy":
-                ours, theirs = ours * rows[:, None], theirs * rows[:, None]
-            equal_to_rounding(ours, theirs)
+                value, reference = value * rows[:, None], reference * rows[:, None]
+            equal_to_rounding(value, reference)
 
 
 @NEEDS_NATIVE
@@ -92,11 +92,11 @@ def test_sdpa_is_not_called(name, sdpa_calls):
 def test_other_dtypes(dtype):
     model, inputs = built("llama").to(dtype), inputs_of("llama")
     with torch.no_grad():
-        truth = built("llama").double()(**inputs)[0]
+        expected = built("llama").double()(**inputs)[0]
         (exact, _), (actual, result) = run(model, inputs, True), run(model, inputs, False)
     assert actual.dtype == dtype
-    error = (actual - truth).abs().max()
-    assert error <= 2 * (exact - truth).abs().max() + 1e-12
+    error = (actual - expected).abs().max()
+    assert error <= 2 * (exact - expected).abs().max() + 1e-12
     assert result.layers[0].measured["entropy"].isfinite().all()
 
 
@@ -203,7 +203,7 @@ def test_interventions_change_the_output():
     assert not result.layers[1].weights[:, :, 5, 2].any()
 
 
-def test_values_are_kept_if_they_are_to_be():
+def test_keep_values():
     model, inputs = built("bert"), inputs_of("bert")
     with torch.no_grad():
         assert run(model, inputs, False)[1].layers[0].value is None

@@ -1,4 +1,4 @@
-"""Texts as they are written, watched: the same words, and one matrix of all steps."""
+"""Watched generations: the same tokens, and one matrix of all steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CASES = [
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "side", "how"), CASES)
-def test_words_are_unchanged_and_all_steps_are_one_matrix(name, side, how):
+def test_generated_tokens_are_unchanged_and_all_steps_are_one_matrix(name, side, how):
     family, model = FAMILIES[name], built(name)
     torch.manual_seed(1)
     ids, mask = torch.randint(3, 90, (2, LENGTH)), padding(side)
@@ -31,111 +31,115 @@ def test_words_are_unchanged_and_all_steps_are_one_matrix(name, side, how):
     torch.manual_seed(3)
     expected = model.generate(**options)
     torch.manual_seed(3)
-    with regard.watch(model, ["entropy", "received"]) as seen:
-        found = model.generate(**options)
-    assert torch.equal(found, expected)
-    assert len(seen.recordings) == 1
+    with regard.watch(model, ["entropy", "received"]) as result:
+        actual = model.generate(**options)
+    assert torch.equal(actual, expected)
+    assert len(result.recordings) == 1
     with torch.no_grad():
         if family.both:
             output = eager(model)(
-                input_ids=ids, attention_mask=mask, decoder_input_ids=found[:, :-1], output_attentions=True
+                input_ids=ids, attention_mask=mask, decoder_input_ids=actual[:, :-1], output_attentions=True
             )
         else:
             read = torch.cat([mask, torch.ones(2, NEW - 1, dtype=mask.dtype)], 1)
             positions = (read.cumsum(1) - 1).clamp(min=0)
             output = eager(model)(
-                input_ids=found[:, :-1], attention_mask=read, position_ids=positions, output_attentions=True
+                input_ids=actual[:, :-1], attention_mask=read, position_ids=positions, output_attentions=True
             )
-    for layer, truth in zip(seen.layers, attentions(output), strict=True):
+    for layer, reference in zip(result.layers, attentions(output), strict=True):
         weights = layer.weights.dense()
-        truth = truth * (weights.sum(-1, keepdim=True) > 0)
-        torch.testing.assert_close(weights, truth, atol=1e-5, rtol=0)
+        reference = reference * (weights.sum(-1, keepdim=True) > 0)
+        torch.testing.assert_close(weights, reference, atol=1e-5, rtol=0)
         torch.testing.assert_close(layer.measured["entropy"], layer.weights.entropy(), atol=1e-5, rtol=1e-5)
         real = None if layer.weights.valid_queries is None else layer.weights.valid_queries[:, None]
         received = layer.measured["received"]
-        torch.testing.assert_close(received[:, :, : truth.shape[3]], layer.weights.received(real), atol=1e-5, rtol=1e-5)
-        assert not received[:, :, truth.shape[3] :].any()  # a static cache has room behind
+        torch.testing.assert_close(
+            received[:, :, : reference.shape[3]], layer.weights.received(real), atol=1e-5, rtol=1e-5
+        )
+        assert not received[:, :, reference.shape[3] :].any()  # a static cache has room behind
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("side", ["none", "left"])
 @pytest.mark.parametrize("name", ["gpt2", "mistral", "t5", "bart"])
-def test_what_became_of_beams_is_one_matrix_for_each_text(name, side):
+def test_selected_beams_are_one_matrix_for_each_text(name, side):
     family, model = FAMILIES[name], built(name)
     torch.manual_seed(1)
     ids, mask = torch.randint(3, 90, (2, LENGTH)), padding(side)
     options = {"input_ids": ids, "attention_mask": mask, "max_new_tokens": NEW, "do_sample": False, "num_beams": 4}
     options |= {"num_return_sequences": 2, "return_dict_in_generate": True, "output_scores": True}
     expected = model.generate(**options)
-    with regard.watch(model, ["entropy", "received"]) as seen:
-        found = model.generate(**options)
-    assert torch.equal(found.sequences, expected.sequences)
+    with regard.watch(model, ["entropy", "received"]) as result:
+        output = model.generate(**options)
+    assert torch.equal(output.sequences, expected.sequences)
     with pytest.raises(InvalidArgument, match=r"beam search reordered the batch .* result\.select_beams\("):
-        assert seen.layers.decoder[-1].weights
+        assert result.layers.decoder[-1].weights
     with pytest.raises(InvalidArgument, match=r"beam_indices: expected .* from -1 to 7, of at least 9 steps, got"):
-        seen.select_beams(found.beam_indices[:, :5])
-    texts = seen.select_beams(found.beam_indices)
-    mask, read = mask.repeat_interleave(2, 0), found.sequences[:, :-1]
+        result.select_beams(output.beam_indices[:, :5])
+    texts = result.select_beams(output.beam_indices)
+    mask, read = mask.repeat_interleave(2, 0), output.sequences[:, :-1]
     with torch.no_grad():
         if family.both:
-            given = {"input_ids": ids.repeat_interleave(2, 0), "attention_mask": mask, "decoder_input_ids": read}
+            inputs = {"input_ids": ids.repeat_interleave(2, 0), "attention_mask": mask, "decoder_input_ids": read}
         else:
             mask = torch.cat([mask, torch.ones(4, NEW - 1, dtype=mask.dtype)], 1)
-            given = {"input_ids": read, "attention_mask": mask, "position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
-        dense = attentions(eager(model)(**given, output_attentions=True))
-    for layer, truth in zip(texts.layers, dense, strict=True):
+            inputs = {"input_ids": read, "attention_mask": mask, "position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
+        dense = attentions(eager(model)(**inputs, output_attentions=True))
+    for layer, reference in zip(texts.layers, dense, strict=True):
         weights = layer.weights.dense()
-        truth = truth * (weights.sum(-1, keepdim=True) > 0)
-        torch.testing.assert_close(weights, truth, atol=1e-5, rtol=0)
-        torch.testing.assert_close(layer.measured["entropy"], torch.special.entr(truth).sum(-1), atol=1e-5, rtol=1e-5)
+        reference = reference * (weights.sum(-1, keepdim=True) > 0)
+        torch.testing.assert_close(weights, reference, atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            layer.measured["entropy"], torch.special.entr(reference).sum(-1), atol=1e-5, rtol=1e-5
+        )
 
 
 def test_a_generation_is_saved_and_opened_again_without_its_model(tmp_path):
     model = built("mistral")
     ids, mask = torch.randint(3, 90, (2, LENGTH)), padding("left")
-    with regard.watch(model, ["entropy", "received"]) as seen:
+    with regard.watch(model, ["entropy", "received"]) as result:
         model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=NEW, do_sample=False)
     with pytest.raises(InvalidArgument, match="sequence: expected an index from 0 to 1, because there are 2"):
-        seen.recording.select().save(tmp_path / "a.regard")
+        result.recording.select().save(tmp_path / "a.regard")
     tokens = [f"token {number}" for number in range(LENGTH + NEW - 1)]
     with pytest.raises(InvalidArgument, match=r"tokens: expected 19 tokens for .*self_attn, got 18"):
-        seen.recording.select(1, tokens=tokens[1:]).save(tmp_path / "a.regard")
+        result.recording.select(1, tokens=tokens[1:]).save(tmp_path / "a.regard")
     assert list(tmp_path.iterdir()) == []
-    seen.recording.select(1, tokens=tokens).save(tmp_path / "a.regard")
-    found = regard.load(tmp_path / "a.regard")
-    assert found.model_name == "MistralForCausalLM"
-    for layer, truth in zip(found.layers.decoder, seen.layers.decoder, strict=True):
+    result.recording.select(1, tokens=tokens).save(tmp_path / "a.regard")
+    loaded = regard.load(tmp_path / "a.regard")
+    assert loaded.model_name == "MistralForCausalLM"
+    for layer, expected in zip(loaded.layers.decoder, result.layers.decoder, strict=True):
         assert list(layer.key_tokens) == tokens
-        torch.testing.assert_close(layer.weights.dense(), truth.weights.dense()[1:])
-        assert torch.equal(layer.measured["received"], truth.measured["received"][1:])
+        torch.testing.assert_close(layer.weights.dense(), expected.weights.dense()[1:])
+        assert torch.equal(layer.measured["received"], expected.measured["received"][1:])
 
 
-def test_what_is_asked_of_whole_matrices_is_refused_step_by_step():
+def test_measures_of_whole_matrices_are_refused_in_a_generation():
     model, ids = built("gpt2"), torch.randint(3, 90, (1, LENGTH))
-    seen = regard.watch(model, regard.BlockMean(4))
-    said = "measure 'block_mean': needs the whole matrix, but transformer.h.0.attn is computed in several calls"
-    with pytest.raises(InvalidArgument, match=said), seen:
+    result = regard.watch(model, regard.BlockMean(4))
+    message = "measure 'block_mean': needs the whole matrix, but transformer.h.0.attn is computed in several calls"
+    with pytest.raises(InvalidArgument, match=message), result:
         model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=3, do_sample=False)
 
 
 def test_whispers_alignment_heads_give_tokens_by_frames():
-    """What its time stamps are made of: the cross-attention of chosen heads, a row a token, a column a frame."""
-    model, given = built("whisper"), sound()
-    words = given["decoder_input_ids"]
+    """The weights from which Whisper computes time stamps: (tokens, frames) of chosen heads."""
+    model, inputs = built("whisper"), sound()
+    words = inputs["decoder_input_ids"]
     layers = ["model.decoder.layers.0.encoder_attn", "model.decoder.layers.1.encoder_attn"]
-    with regard.watch(model) as seen, torch.no_grad():
-        model(**given)
-    theirs = eager(model)(**given, output_attentions=True).cross_attentions
-    recording = seen.recording.select(1, target_tokens=words[1].tolist())
-    found = regard.analysis.align(recording, {layers[0]: [2], layers[1]: [0, 3]}, merge_subwords=False)
-    expected = torch.stack([theirs[0][1, 2], theirs[1][1, 0], theirs[1][1, 3]]).mean(0)
-    assert torch.allclose(found.weights, expected, atol=1e-5)
-    assert found.target == tuple(map(str, words[1].tolist()))
-    assert found.weights.shape == (words.shape[1], 15)
+    with regard.watch(model) as result, torch.no_grad():
+        model(**inputs)
+    reference = eager(model)(**inputs, output_attentions=True).cross_attentions
+    recording = result.recording.select(1, target_tokens=words[1].tolist())
+    alignment = regard.analysis.align(recording, {layers[0]: [2], layers[1]: [0, 3]}, merge_subwords=False)
+    expected = torch.stack([reference[0][1, 2], reference[1][1, 0], reference[1][1, 3]]).mean(0)
+    assert torch.allclose(alignment.weights, expected, atol=1e-5)
+    assert alignment.target == tuple(map(str, words[1].tolist()))
+    assert alignment.weights.shape == (words.shape[1], 15)
 
 
 @pytest.mark.parametrize("name", ["t5", "bart"])
-def test_cross_attention_alone_is_the_same_as_beside_the_others(name):
+def test_cross_attention_is_the_same_with_and_without_other_layers(name):
     family, model = FAMILIES[name], built(name)
     torch.manual_seed(2)
     ids, mask = torch.randint(3, 90, (2, LENGTH)), padding("left")
@@ -161,7 +165,7 @@ def test_cross_attention_alone_is_the_same_as_beside_the_others(name):
 
 
 @pytest.mark.parametrize("name", ["t5", "bart"])
-def test_a_knockout_of_cross_attention_hits_one_step(name):
+def test_a_knockout_of_cross_attention_affects_one_step(name):
     model = built(name)
     torch.manual_seed(3)
     options = {"input_ids": torch.randint(3, 90, (1, LENGTH)), "max_new_tokens": NEW, "do_sample": False}

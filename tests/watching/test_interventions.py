@@ -1,4 +1,4 @@
-"""Heads that are silenced and cells that are forbidden, beside models that were changed by hand."""
+"""Ablated heads and knocked-out cells against models that are changed by hand."""
 
 from __future__ import annotations
 
@@ -23,41 +23,41 @@ def given_to(name):
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_a_silent_head_is_one_whose_part_of_the_projection_is_zero(name):
-    model, given = built(name), given_to(name)
+def test_an_ablated_head_equals_zeros_in_the_output_projection(name):
+    model, inputs = built(name), given_to(name)
     path, projection = OUTPUTS[name]
-    with regard.watch(model, ablate={path: [0, 2]}) as seen, torch.no_grad():
-        found = model(**given)[0]
-    assert seen.layers[path].weights.shape[1] == 4
+    with regard.watch(model, ablate={path: [0, 2]}) as result, torch.no_grad():
+        output = model(**inputs)[0]
+    assert result.layers[path].weights.shape[1] == 4
     with torch.no_grad():
-        untouched = model(**given)[0]
+        untouched = model(**inputs)[0]
         weight = model.get_submodule(projection).weight
         width = weight.shape[1] // 4
         weight[:, :width] = 0
         weight[:, 2 * width : 3 * width] = 0
-        expected = model(**given)[0]
-    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
-    assert not torch.allclose(found, untouched, atol=1e-3)
+        expected = model(**inputs)[0]
+    torch.testing.assert_close(output, expected, atol=1e-6, rtol=1e-5)
+    assert not torch.allclose(output, untouched, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "gpt2"])
-def test_a_cell_that_is_knocked_out_is_one_that_the_mask_forbids(name):
-    model, given = built(name), given_to(name)
+def test_a_knocked_out_cell_equals_a_masked_one(name):
+    model, inputs = built(name), given_to(name)
     layers = [path for path, _ in model.named_modules() if path.endswith(("attention.self", "self_attn", ".attn"))]
     pairs = [(5, 2), (5, 5), (9, 0)]
     allowed = torch.ones(LENGTH, LENGTH, dtype=torch.bool)
     allowed = allowed if name == "bert" else allowed.tril()
     for query, key in pairs:
         allowed[query, key] = False
-    with regard.watch(model, knockout=dict.fromkeys(layers, pairs)) as seen, torch.no_grad():
-        found = model(**given)[0]
+    with regard.watch(model, knockout=dict.fromkeys(layers, pairs)) as result, torch.no_grad():
+        output = model(**inputs)[0]
     dense = eager(model)
     with torch.no_grad():
         mask = allowed[None, None].expand(2, -1, -1, -1)
-        expected = dense(**given, attention_mask=torch.where(mask, 0.0, torch.finfo(torch.float32).min))[0]
-    for layer in seen.layers:
+        expected = dense(**inputs, attention_mask=torch.where(mask, 0.0, torch.finfo(torch.float32).min))[0]
+    for layer in result.layers:
         assert not layer.weights.dense()[:, :, ~allowed].any()
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(output, expected, atol=1e-5, rtol=1e-4)
 
 
 def test_a_generation_without_a_cell():
@@ -65,16 +65,16 @@ def test_a_generation_without_a_cell():
     ids = torch.randint(3, 90, (1, LENGTH))
     name = "transformer.h.0.attn"
     options = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "max_new_tokens": 5, "do_sample": False}
-    with regard.watch(model, knockout={name: [(LENGTH + 2, 3), (4, 1)]}) as seen:
+    with regard.watch(model, knockout={name: [(LENGTH + 2, 3), (4, 1)]}) as result:
         model.generate(**options)
-    weights = seen.layers[name].weights.dense()
+    weights = result.layers[name].weights.dense()
     assert not weights[0, :, LENGTH + 2, 3].any()
     assert not weights[0, :, 4, 1].any()
     assert (weights[0, :, LENGTH + 1, 3] > 0).all()
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"ablate": {"h.0.atn": [0]}}, "ablate: unknown module 'h.0.atn', did you mean 'h.0.attn'"),
         ({"ablate": {"h.0.attn": [-1]}}, "ablate: expected indices of heads from 0 for h.0.attn, got -1"),
@@ -84,23 +84,23 @@ def test_a_generation_without_a_cell():
         ),
     ],
 )
-def test_what_does_not_fit_is_named(options, said):
-    with pytest.raises(InvalidArgument, match=said):
+def test_invalid_arguments_are_named(options, message):
+    with pytest.raises(InvalidArgument, match=message):
         regard.watch(built("gpt2").transformer, **options)
 
 
-def test_a_head_that_there_is_not_and_a_module_that_cannot_be_changed():
-    model, given = built("gpt2"), given_to("gpt2")
-    seen = regard.watch(model, ablate={"transformer.h.0.attn": [4]})
-    with pytest.raises(InvalidArgument, match=r"ablate: expected heads below 4 for .*h\.0\.attn, got 4"), seen:
-        model(**given)
+def test_missing_heads_and_modules_that_cannot_be_changed():
+    model, inputs = built("gpt2"), given_to("gpt2")
+    result = regard.watch(model, ablate={"transformer.h.0.attn": [4]})
+    with pytest.raises(InvalidArgument, match=r"ablate: expected heads below 4 for .*h\.0\.attn, got 4"), result:
+        model(**inputs)
     layer = torch.nn.MultiheadAttention(8, 2)
-    seen = regard.watch(torch.nn.Sequential(layer), ablate={"0": [0]})
-    with pytest.raises(InvalidArgument, match="is a MultiheadAttention, which can be watched but not changed"), seen:
+    result = regard.watch(torch.nn.Sequential(layer), ablate={"0": [0]})
+    with pytest.raises(InvalidArgument, match="is a MultiheadAttention, which can be watched but not changed"), result:
         layer(*[torch.randn(3, 1, 8)] * 3)
 
 
-def test_a_watch_that_is_used_again_must_reach_its_pairs_again():
+def test_a_reused_watch_must_reach_its_pairs_again():
     model = built("gpt2")
     watch = regard.watch(model, knockout={"transformer.h.0.attn": [(5, 2)]})
     with watch, torch.no_grad():

@@ -1,4 +1,4 @@
-"""Steps of a generation are measured together, and give what each would have given by itself."""
+"""Steps of a generation are measured together, with the same results as one by one."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from regard.watching.retention import Retention
 pytest.importorskip("transformers")
 
 
-def test_more_steps_than_wait_are_one_matrix():
+def test_more_steps_than_are_deferred_join():
     model, ids = built("mistral"), torch.randint(3, 90, (1, LENGTH))
-    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "do_sample": False}
-    with regard.watch(model, ["entropy", "received"]) as seen:
-        model.generate(**given, max_new_tokens=MAX_PENDING_QUERIES + 20)
+    options = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "do_sample": False}
+    with regard.watch(model, ["entropy", "received"]) as result:
+        model.generate(**options, max_new_tokens=MAX_PENDING_QUERIES + 20)
     with regard.watch(model, ["entropy", "received"], keep_qk=False) as alone:
-        model.generate(**given, max_new_tokens=MAX_PENDING_QUERIES + 20)
-    for layer, other in zip(seen.layers, alone.layers, strict=True):
+        model.generate(**options, max_new_tokens=MAX_PENDING_QUERIES + 20)
+    for layer, other in zip(result.layers, alone.layers, strict=True):
         assert layer.weights.shape[2:] == (LENGTH + MAX_PENDING_QUERIES + 19,) * 2
-        for name, answer in layer.weights.measure("entropy", "received").items():
-            torch.testing.assert_close(layer.measured[name], answer, atol=1e-5, rtol=1e-5)
+        for name, expected in layer.weights.measure("entropy", "received").items():
+            torch.testing.assert_close(layer.measured[name], expected, atol=1e-5, rtol=1e-5)
             assert torch.equal(layer.measured[name], other.measured[name])
 
 
-def test_answers_are_there_between_the_steps_too():
+def test_measures_can_be_read_between_steps():
     model, ids = built("gpt2"), torch.randint(3, 90, (2, LENGTH))
     cache = None
-    with torch.no_grad(), regard.watch(model, ["entropy", "received"]) as seen:
+    with torch.no_grad(), regard.watch(model, ["entropy", "received"]) as result:
         for step in range(6):
             cache = model(ids[:, step : step + 1], past_key_values=cache).past_key_values
-            for layer in seen.layers:
+            for layer in result.layers:
                 if step != 3:
                     assert layer.measured["entropy"].shape == (2, 4, step + 1)
                     torch.testing.assert_close(layer.measured["received"].sum(-1), torch.full((2, 4), step + 1.0))
 
 
-def step(stop: int, key: torch.Tensor, **given: int) -> AttentionCall:
-    offsets = {"q_offset": stop - 1, "kv_offset": 0} | given
+def step(stop: int, key: torch.Tensor, **kwargs: int) -> AttentionCall:
+    offsets = {"q_offset": stop - 1, "kv_offset": 0} | kwargs
     request = make_request(torch.randn(1, 2, 1, 4), key, offset=offsets["q_offset"] - offsets["kv_offset"])
     return AttentionCall(request, **offsets)
 
 
-def test_only_what_goes_on_from_another_call_waits():
+def test_only_steps_that_continue_a_call_are_deferred():
     key = torch.randn(1, 2, 20, 4)
     steps = PendingSteps()
     with torch.no_grad():
@@ -71,7 +71,7 @@ def test_only_what_goes_on_from_another_call_waits():
         assert not steps.try_add(step(10, key[:, :, :10].clone()))
 
 
-def test_a_cache_that_is_written_into_is_measured_at_once():
+def test_a_cache_that_is_modified_in_place_is_measured_immediately():
     key, steps = torch.randn(1, 2, 20, 4), PendingSteps()
     with torch.no_grad():
         steps.start_after(step(7, key[:, :, :7]))
@@ -79,7 +79,7 @@ def test_a_cache_that_is_written_into_is_measured_at_once():
 
 
 @pytest.mark.parametrize("room", [0, 4])
-def test_a_prefill_that_was_changed_in_place_stays_refused_after_the_next_step(room):
+def test_a_prefill_changed_in_place_stays_stale_after_the_next_step(room):
     recorder = LayerRecorder("a", "decoder", {}, Retention())
     query, key = torch.randn(1, 2, 6, 4), torch.randn(1, 2, 6 + room, 4)
     prefill = AttentionCall(make_request(query, key, mask=Causal(), offset=0))

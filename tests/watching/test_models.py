@@ -36,10 +36,10 @@ WRITING = {"max_new_tokens": 5, "do_sample": False, "use_cache": True}
 def test_calls_with_the_same_query_and_key_are_one_layer():
     model = small("DiffLlamaForCausalLM")
     expected = model.generate(IDS, **WRITING)
-    with regard.watch(model, ["entropy", "received"], keep_values=True) as seen:
-        found = model.generate(IDS, **WRITING)
-    assert torch.equal(found, expected)
-    for layer in seen.layers:
+    with regard.watch(model, ["entropy", "received"], keep_values=True) as result:
+        output = model.generate(IDS, **WRITING)
+    assert torch.equal(output, expected)
+    for layer in result.layers:
         assert layer.weights.shape == (2, 4, 11, 11)
         assert layer.measured["entropy"].shape == (2, 4, 11)
         torch.testing.assert_close(layer.measured["received"], layer.weights.received())
@@ -54,17 +54,17 @@ class Twice(nn.Module):
 
 def test_equal_chunks_are_not_one_call():
     x = torch.randn(1, 2, 5, 8)
-    with regard.watch(Twice()) as seen:
-        seen.model(x, x)
-    assert [layer.name for layer in seen.layers] == [""]
+    with regard.watch(Twice()) as result:
+        result.model(x, x)
+    assert [layer.name for layer in result.layers] == [""]
 
     class Chunks(nn.Module):
         def forward(self, x):
             return [functional.scaled_dot_product_attention(part, part, part) for part in x.chunk(2)]
 
-    with regard.watch(Chunks()) as seen:
-        seen.model(torch.cat([x, x]))
-    assert [layer.name for layer in seen.layers] == ["", "#2"]
+    with regard.watch(Chunks()) as result:
+        result.model(torch.cat([x, x]))
+    assert [layer.name for layer in result.layers] == ["", "#2"]
 
 
 @pytest.mark.parametrize(
@@ -74,56 +74,58 @@ def test_equal_chunks_are_not_one_call():
 def test_a_generation_with_masks_of_the_layer_s_own_is_one_matrix(name):
     model = small(f"{name}ForCausalLM")
     expected = model.generate(IDS, **WRITING)
-    with regard.watch(model, ["entropy", "received"]) as seen:
-        found = model.generate(IDS, **WRITING)
-    assert torch.equal(found, expected)
-    assert len(seen.recordings) == 1
-    for layer in seen.layers:
+    with regard.watch(model, ["entropy", "received"]) as result:
+        output = model.generate(IDS, **WRITING)
+    assert torch.equal(output, expected)
+    assert len(result.recordings) == 1
+    for layer in result.layers:
         assert layer.kind == "decoder"
         assert layer.weights.shape == (2, 4, 11, 11)
         assert not layer.weights.dense().triu(1).any()
         torch.testing.assert_close(layer.weights.dense().sum(-1), torch.ones(2, 4, 11))
-        for measure, answer in layer.weights.measure("entropy", "received").items():
-            torch.testing.assert_close(layer.measured[measure], answer, atol=1e-5, rtol=1e-5)
-    pairs = {seen.layers[-1].name: [(9, 3)]}
+        for measure, reference in layer.weights.measure("entropy", "received").items():
+            torch.testing.assert_close(layer.measured[measure], reference, atol=1e-5, rtol=1e-5)
+    pairs = {result.layers[-1].name: [(9, 3)]}
     with regard.watch(model, knockout=pairs) as changed:
         model.generate(IDS, **WRITING)
     assert not changed.layers[-1].weights[:, :, 9, 3].any()
-    assert changed.layers[-1].weights[:, :, 8, 3].all() == seen.layers[-1].weights[:, :, 8, 3].all()
+    assert changed.layers[-1].weights[:, :, 8, 3].all() == result.layers[-1].weights[:, :, 8, 3].all()
 
 
 def test_self_and_cross_attention_in_one_softmax():
     model = small("T5Gemma2ForConditionalGeneration")
     expected = model.generate(IDS, **WRITING)
-    with regard.watch(model, ["entropy", "received", regard.TopK(12)]) as seen:
-        found = model.generate(IDS, **WRITING)
-    assert torch.equal(found, expected)
-    assert len(seen.recordings) == 1
+    with regard.watch(model, ["entropy", "received", regard.TopK(12)]) as result:
+        actual = model.generate(IDS, **WRITING)
+    assert torch.equal(actual, expected)
+    assert len(result.recordings) == 1
     dense = copy.deepcopy(model)
     dense.set_attn_implementation("eager")
     with torch.no_grad():
-        output = dense(input_ids=IDS, decoder_input_ids=found[:, :-1], output_attentions=True)
-    for layer, own, cross in zip(seen.layers.decoder, output.decoder_attentions, output.cross_attentions, strict=True):
-        expected = torch.cat([cross, own], -1)  # the encoder's tokens come first
+        output = dense(input_ids=IDS, decoder_input_ids=actual[:, :-1], output_attentions=True)
+    for layer, self_weights, cross in zip(
+        result.layers.decoder, output.decoder_attentions, output.cross_attentions, strict=True
+    ):
+        expected = torch.cat([cross, self_weights], -1)  # the encoder's tokens come first
         torch.testing.assert_close(layer.weights.dense(), expected, atol=1e-5, rtol=0)
         for measure in ("entropy", "received"):
-            answer = layer.weights.measure(measure)[measure]
-            torch.testing.assert_close(layer.measured[measure], answer, atol=1e-5, rtol=1e-5)
+            reference = layer.weights.measure(measure)[measure]
+            torch.testing.assert_close(layer.measured[measure], reference, atol=1e-5, rtol=1e-5)
         values, indices = layer.measured["topk"]
         torch.testing.assert_close(
             values, expected.gather(-1, indices.clamp(min=0)) * (indices >= 0), atol=1e-5, rtol=0
         )
 
 
-def test_compressed_keys_are_the_reason_why_steps_are_no_matrix():
+def test_steps_with_compressed_keys_are_not_joined_and_the_error_says_why():
     model = small("DeepseekV4ForCausalLM")
     expected = model.generate(IDS, **WRITING)
-    with regard.watch(model, ["entropy"]) as seen:
-        found = model.generate(IDS, **WRITING)
-    assert torch.equal(found, expected)
+    with regard.watch(model, ["entropy"]) as result:
+        output = model.generate(IDS, **WRITING)
+    assert torch.equal(output, expected)
     with pytest.raises(InvalidArgument, match="it attends to compressed keys, and later steps had more"):
-        assert seen.layers[2].measured
-    assert seen.layers[0].weights.shape == (2, 4, 11, 11)
+        assert result.layers[2].measured
+    assert result.layers[0].weights.shape == (2, 4, 11, 11)
 
 
 CASTING = ["DeepseekV3Model", "MiniCPM3Model", "Aimv2Model", "ParakeetEncoder", "CanaryModel", "BertModel", "T5Model"]
@@ -133,22 +135,22 @@ CASTING = ["DeepseekV3Model", "MiniCPM3Model", "Aimv2Model", "ParakeetEncoder", 
 def test_autocast_changes_nothing_but_the_dtype(name):
     try:
         model = small(name)
-        given, _ = _accepted(model)
+        inputs, _ = _accepted(model)
         with torch.autocast("cpu", torch.bfloat16):
-            expected = _run(model, given)
+            expected = _run(model, inputs)
     except Exception as error:  # noqa: BLE001 (a model that cannot be built, or does not run so, is no case)
         pytest.skip(str(error))
     with torch.autocast("cpu", torch.bfloat16):
         try:
-            with regard.watch(model, ["entropy"]) as seen:
-                found = _run(model, given)
+            with regard.watch(model, ["entropy"]) as result:
+                output = _run(model, inputs)
         except InvalidArgument as error:
             assert name not in CASTING
             assert "query" not in str(error)  # noqa: PT017
             return
-    assert all(map(_same, _tensors(found), _tensors(expected)))
+    assert all(map(_same, _tensors(output), _tensors(expected)))
     if name in CASTING:
-        assert {layer.weights.request.query.dtype for layer in seen.layers} == {torch.bfloat16}
+        assert {layer.weights.request.query.dtype for layer in result.layers} == {torch.bfloat16}
 
 
 def test_falcon_names_the_option_that_its_own_attention_comes_with():
@@ -158,7 +160,7 @@ def test_falcon_names_the_option_that_its_own_attention_comes_with():
         model(IDS, output_attentions=True)
 
 
-def test_attention_that_was_not_called_is_said_to_be_so():
+def test_the_error_for_attention_that_was_not_called():
     model = built("bert")
     message = "nothing was recorded: the model was not called, or only a part of it without attention"
     with pytest.raises(InvalidArgument, match=message), regard.watch(model):
@@ -180,12 +182,12 @@ def test_measures_of_cross_attention_that_is_checkpointed(name, reentrant):
         model.config.dropout = model.config.dropout_rate = 0.0
         if checkpointed:
             model.gradient_checkpointing_enable({"use_reentrant": reentrant})
-        given = {"input_ids": IDS, "attention_mask": padding("right")[:, -7:], "decoder_input_ids": IDS[:, :5]}
-        given["decoder_attention_mask"] = torch.tensor([[1] * 5, [1] * 3 + [0] * 2])
-        with regard.watch(model, ["received", "entropy"]) as seen:
-            loss = model(**given, use_cache=False)[0].pow(2).mean()
+        inputs = {"input_ids": IDS, "attention_mask": padding("right")[:, -7:], "decoder_input_ids": IDS[:, :5]}
+        inputs["decoder_attention_mask"] = torch.tensor([[1] * 5, [1] * 3 + [0] * 2])
+        with regard.watch(model, ["received", "entropy"]) as result:
+            loss = model(**inputs, use_cache=False)[0].pow(2).mean()
             if not reentrant:
-                loss = loss + sum(layer.measured["received"].pow(2).mean() for layer in seen.layers)
+                loss = loss + sum(layer.measured["received"].pow(2).mean() for layer in result.layers)
             loss.backward()
         gradients.append([parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None])
     for one, other in zip(*gradients, strict=True):
@@ -202,24 +204,24 @@ class CrossEncoder(nn.Module):
 
 
 def test_self_attention_within_a_cross_encoder_is_self_attention():
-    with regard.watch(CrossEncoder()) as seen, torch.no_grad():
-        seen.model(IDS)
-    assert {layer.kind for layer in seen.layers} == {"encoder"}
+    with regard.watch(CrossEncoder()) as result, torch.no_grad():
+        result.model(IDS)
+    assert {layer.kind for layer in result.layers} == {"encoder"}
     decoder = transformers.BertModel(transformers.BertConfig(**SMALL, is_decoder=True, add_cross_attention=True)).eval()
-    with regard.watch(decoder) as seen, torch.no_grad():
+    with regard.watch(decoder) as result, torch.no_grad():
         decoder(IDS, encoder_hidden_states=torch.randn(2, 5, 32))
-    assert [layer.kind for layer in seen.layers] == ["decoder", "cross"] * 2
+    assert [layer.kind for layer in result.layers] == ["decoder", "cross"] * 2
 
 
 def test_attentions_are_those_of_the_model():
     model, mask = built("t5"), padding("none")
-    given = {"input_ids": torch.randint(3, 90, (2, 11)), "attention_mask": mask, "decoder_input_ids": IDS[:, :5]}
+    inputs = {"input_ids": torch.randint(3, 90, (2, 11)), "attention_mask": mask, "decoder_input_ids": IDS[:, :5]}
     with regard.watch(model) as result, torch.no_grad():
-        model(**given)
+        model(**inputs)
     dense = copy.deepcopy(model)
     dense.set_attn_implementation("eager")
     with torch.no_grad():
-        output = dense(**given, output_attentions=True)
+        output = dense(**inputs, output_attentions=True)
     expected = {
         "encoder": output.encoder_attentions,
         "decoder": output.decoder_attentions,
@@ -233,14 +235,14 @@ def test_attentions_are_those_of_the_model():
         result.attentions("encoder", limit=100)
 
 
-def test_a_part_of_the_model_means_the_attention_in_it():
+def test_the_name_of_a_module_selects_the_attention_inside():
     model = built("bert")
     with regard.watch(model, layers=["encoder.layer.1"]) as result, torch.no_grad():
         model(IDS)
     assert [layer.name for layer in result.layers] == ["encoder.layer.1.attention.self"]
 
 
-def test_checkpointing_without_a_backward_pass_inside_is_warned_of():
+def test_checkpointing_without_a_backward_pass_warns():
     model = built("bert").train()
     model.gradient_checkpointing_enable()
     with (
@@ -254,16 +256,16 @@ def test_checkpointing_without_a_backward_pass_inside_is_warned_of():
 
 @pytest.mark.parametrize("layer", [nn.MultiheadAttention, nn.TransformerEncoderLayer])
 def test_torch_s_fast_path_is_the_only_difference(layer):
-    """The exception that `watch` documents: hooks disable it, and its rounding differs."""
+    """A documented exception of `watch`: hooks disable it, and its rounding differs."""
     torch.manual_seed(0)
     model, x = layer(32, 4, batch_first=True).eval(), torch.randn(2, 9, 32)
     args = (x, x, x) if layer is nn.MultiheadAttention else (x,)
     with torch.no_grad():
         expected = model(*args)
         with regard.watch(model):
-            found = model(*args)
-    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
+            output = model(*args)
+    torch.testing.assert_close(output, expected, atol=1e-6, rtol=1e-6)
     expected = model(*args)  # with gradients there is no fast path
     with regard.watch(model):
-        found = model(*args)
-    assert all(map(_same, _tensors(found), _tensors(expected)))
+        output = model(*args)
+    assert all(map(_same, _tensors(output), _tensors(expected)))

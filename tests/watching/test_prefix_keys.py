@@ -36,12 +36,12 @@ def test_ranges_of_keys_are_cut_at_the_end_of_the_prefix(offset, num_prefix):
     sides = (torch.tensor(side).view(1, 1, 4, 1) for side in zip(*ranges, strict=True))
     starts, stops = KeyPlacement(offset, num_prefix).spans(Spans(*sides))
     for row, (first, end) in enumerate(ranges):
-        found = {
+        actual = {
             key
             for start, stop in zip(starts[0, 0, row].tolist(), stops[0, 0, row].tolist(), strict=True)
             for key in range(start, stop)
         }
-        assert found == {placed(key, offset, num_prefix) for key in range(first, end)}
+        assert actual == {placed(key, offset, num_prefix) for key in range(first, end)}
 
 
 def test_the_order_of_the_model_comes_back():

@@ -1,4 +1,4 @@
-"""Regard's own models, watched: their layers give views themselves, and a generation is one pass."""
+"""Watched models of this library: their layers return views, and a generation is one pass."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ def test_a_generation_is_one_matrix(positions):
     torch.manual_seed(0)
     model = GPT(GPTConfig(50, num_layers=2, positions=positions, **SIZES)).eval()
     prompts = torch.randint(3, 50, (2, 6))
-    with regard.watch(model, ["entropy", "received"]) as seen:
+    with regard.watch(model, ["entropy", "received"]) as result:
         best = greedy(model, prompts, max_new_tokens=7, min_new_tokens=7)
-    assert len(seen.recordings) == 1
+    assert len(result.recordings) == 1
     words = torch.cat([prompts, torch.tensor([each.tokens for each in best])], 1)
     with torch.no_grad():
-        whole = model(words[:, :-1], output_attentions=True).attentions
-    for layer, truth in zip(seen.layers, whole, strict=True):
-        torch.testing.assert_close(layer.weights.dense(), truth.weights.dense(), atol=1e-5, rtol=0)
-        torch.testing.assert_close(layer.measured["received"], truth.weights.received(), atol=1e-5, rtol=1e-5)
+        full = model(words[:, :-1], output_attentions=True).attentions
+    for layer, expected in zip(result.layers, full, strict=True):
+        torch.testing.assert_close(layer.weights.dense(), expected.weights.dense(), atol=1e-5, rtol=0)
+        torch.testing.assert_close(layer.measured["received"], expected.weights.received(), atol=1e-5, rtol=1e-5)
     names = [f"decoder.layers.{number}.self_attention" for number in range(2)]
-    assert [layer.name for layer in seen.layers.decoder] == names
+    assert [layer.name for layer in result.layers.decoder] == names
 
 
 def test_a_translator_and_a_bert():
     torch.manual_seed(0)
     model = Transformer(TransformerConfig(50, num_encoder_layers=2, num_decoder_layers=2, **SIZES)).eval()
     src, tgt, lengths = torch.randint(3, 50, (2, 6)), torch.randint(3, 50, (2, 5)), torch.tensor([6, 4])
-    with regard.watch(model) as seen, torch.no_grad():
+    with regard.watch(model) as result, torch.no_grad():
         expected = model(src, tgt, lengths, output_attentions=True).attentions
     for kind in ("encoder", "decoder", "cross"):
-        for layer, truth in zip(getattr(seen.layers, kind), getattr(expected, kind), strict=True):
-            torch.testing.assert_close(layer.weights.dense(), truth.weights.dense())
+        for layer, reference in zip(getattr(result.layers, kind), getattr(expected, kind), strict=True):
+            torch.testing.assert_close(layer.weights.dense(), reference.weights.dense())
     bert = Bert(BertConfig(50, num_layers=2, **SIZES)).eval()
-    with regard.watch(bert, "entropy", keep_qk=False) as seen, torch.no_grad():
+    with regard.watch(bert, "entropy", keep_qk=False) as result, torch.no_grad():
         bert(src, lengths)
-    assert [layer.measured["entropy"].shape for layer in seen.layers.encoder] == [(2, 4, 6)] * 2
+    assert [layer.measured["entropy"].shape for layer in result.layers.encoder] == [(2, 4, 6)] * 2
     with pytest.raises(InvalidArgument, match="its weights were not kept"):
-        assert seen.layers.encoder[0].weights
+        assert result.layers.encoder[0].weights
 
 
 def test_beams_can_be_watched():

@@ -100,7 +100,7 @@ def test_nothing_is_left_of_a_watch(name, stop, error, override, nested):
     try:
         before = state(model, other)
         try:
-            with regard.watch(model, ["entropy"]) as seen, torch.no_grad():
+            with regard.watch(model, ["entropy"]) as result, torch.no_grad():
                 if nested:
                     with regard.watch(other):
                         other(IDS)
@@ -111,10 +111,10 @@ def test_nothing_is_left_of_a_watch(name, stop, error, override, nested):
             assert count == stop
         assert state(model, other) == before
         stop = 0
-        with regard.watch(model, ["entropy"]) as seen, torch.no_grad():
-            found = model(**inputs)[0]
-        assert torch.equal(found, expected)
-        assert len(seen.layers) > 0
+        with regard.watch(model, ["entropy"]) as result, torch.no_grad():
+            output = model(**inputs)[0]
+        assert torch.equal(output, expected)
+        assert len(result.layers) > 0
         assert state(model, other) == before
     finally:
         for handle in handles:

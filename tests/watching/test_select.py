@@ -1,4 +1,4 @@
-"""One sequence of a watched batch: whose layers they are, errors of measures that were not computed, and identity."""
+"""One sequence of a watched batch: which layers it has, errors of measures that were not computed, and identity."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def test_images_of_texts_are_not_texts():
     tokens = [str(token) for token in ids[1].tolist()]
     selected = recording.select(1, tokens=tokens, layers=["model.language_model"])
     assert [layer.name for layer in selected.layers] == ["model.language_model.layers.0.self_attn"]
-    whole = recording.layers["model.language_model.layers.0.self_attn"].weights
-    assert torch.equal(selected.layers[0].weights.dense(), whole.at(batch=1).dense())
+    full = recording.layers["model.language_model.layers.0.self_attn"].weights
+    assert torch.equal(selected.layers[0].weights.dense(), full.at(batch=1).dense())
 
 
 def test_tokens_of_a_text_with_a_vision_tower():
@@ -127,8 +127,8 @@ def test_batches_of_torch_and_of_this_library_are_sequences(is_batch_first):
     }
     for model, inputs in models.values():
         recording = _watched(model, *inputs).recording
-        for one, whole in zip(recording.select(1).layers, recording.layers, strict=True):
-            assert torch.equal(one.weights.dense(), whole.weights.at(batch=1).dense())
+        for one, full in zip(recording.select(1).layers, recording.layers, strict=True):
+            assert torch.equal(one.weights.dense(), full.weights.at(batch=1).dense())
 
 
 @pytest.mark.parametrize("is_selected", [False, True])

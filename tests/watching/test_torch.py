@@ -19,7 +19,7 @@ BATCH, QUERIES, KEYS, WIDTH, HEADS = 3, 5, 7, 16, 4
 
 
 @pytest.mark.parametrize(
-    ("masked", "padded", "bias", "zero", "sides", "first", "told"),
+    ("masked", "padded", "bias", "zero", "sides", "first", "need_weights"),
     pairwise(
         ["none", "bool", "float", "of heads"],
         ["none", "bool", "float"],
@@ -30,7 +30,7 @@ BATCH, QUERIES, KEYS, WIDTH, HEADS = 3, 5, 7, 16, 4
         [True, False],
     ),
 )
-def test_weights_are_those_that_the_module_gives(masked, padded, bias, zero, sides, first, told):
+def test_weights_are_those_that_the_module_gives(masked, padded, bias, zero, sides, first, need_weights):
     torch.manual_seed(0)
     widths = {"kdim": 6, "vdim": 9} if sides == "widths" else {}
     attention = nn.MultiheadAttention(
@@ -58,20 +58,20 @@ def test_weights_are_those_that_the_module_gives(masked, padded, bias, zero, sid
             "float": torch.zeros(BATCH, keys).masked_fill(padding, -torch.inf),
         }[padded],
     }
-    if masked == "float" and padded == "bool":  # torch wants both of one kind
+    if masked == "float" and padded == "bool":  # torch requires masks of one type
         options["key_padding_mask"] = torch.zeros(BATCH, keys).masked_fill(padding, -torch.inf)
     if masked in ("bool", "of heads") and padded == "float":
         options["key_padding_mask"] = padding
-    given = (query, key, value) if first else tuple(each.transpose(0, 1) for each in (query, key, value))
+    inputs = (query, key, value) if first else tuple(each.transpose(0, 1) for each in (query, key, value))
     with torch.no_grad():
-        expected, truth = attention(*given, **options, average_attn_weights=False)
-        plain, _ = attention(*given, **options, need_weights=told)
-        with regard.watch(attention, "entropy") as seen:
-            found, _ = attention(*given, **options, need_weights=told)
-    assert torch.equal(found, plain)
-    torch.testing.assert_close(found, expected)
-    weights = seen.layers[0].weights.dense()
-    torch.testing.assert_close(weights, truth, atol=1e-6, rtol=1e-5)
+        expected, expected_weights = attention(*inputs, **options, average_attn_weights=False)
+        plain, _ = attention(*inputs, **options, need_weights=need_weights)
+        with regard.watch(attention, "entropy") as result:
+            output, _ = attention(*inputs, **options, need_weights=need_weights)
+    assert torch.equal(output, plain)
+    torch.testing.assert_close(output, expected)
+    weights = result.layers[0].weights.dense()
+    torch.testing.assert_close(weights, expected_weights, atol=1e-6, rtol=1e-5)
 
 
 def _models():
@@ -89,25 +89,25 @@ def test_transformers_of_torch_are_unchanged(number, training):
     torch.manual_seed(0)
     name, model, sides = list(_models())[number]
     model.train(training)
-    given = (torch.randn(BATCH, KEYS, WIDTH), torch.randn(BATCH, QUERIES, WIDTH))[-sides:]
-    given = given[::-1] if name == "decoder" else given
+    inputs = (torch.randn(BATCH, KEYS, WIDTH), torch.randn(BATCH, QUERIES, WIDTH))[-sides:]
+    inputs = inputs[::-1] if name == "decoder" else inputs
     causal = nn.Transformer.generate_square_subsequent_mask(QUERIES)
     options = {} if name == "encoder" else {"tgt_mask": causal, "tgt_is_causal": True}
     padding = torch.arange(KEYS) >= torch.tensor([KEYS, KEYS - 2, KEYS - 1])[:, None]
     options |= {"src_key_padding_mask": padding} if name == "both" else {}
-    torch.backends.mha.set_fastpath_enabled(False)  # what has no hooks takes it; its last bits are others
+    torch.backends.mha.set_fastpath_enabled(False)  # modules without hooks use it; it rounds differently
     try:
-        expected = model(*given, **options)
+        expected = model(*inputs, **options)
     finally:
         torch.backends.mha.set_fastpath_enabled(True)
-    with regard.watch(model, ["entropy", "received"]) as seen:
-        found = model(*given, **options)
-    assert torch.equal(found, expected)
+    with regard.watch(model, ["entropy", "received"]) as result:
+        output = model(*inputs, **options)
+    assert torch.equal(output, expected)
     kinds = {"encoder": ["encoder"] * 2, "decoder": ["decoder", "cross"] * 2}
-    assert [layer.kind for layer in seen.layers] == kinds.get(name, kinds["encoder"] + kinds["decoder"])
-    for layer in seen.layers.decoder:
+    assert [layer.kind for layer in result.layers] == kinds.get(name, kinds["encoder"] + kinds["decoder"])
+    for layer in result.layers.decoder:
         assert not layer.weights.dense().triu(1).any()
-    for layer in seen.layers.encoder if name == "both" else ():
+    for layer in result.layers.encoder if name == "both" else ():
         assert not layer.weights.dense().masked_select(padding[:, None, None]).any()
 
 
@@ -125,7 +125,7 @@ class Plain(nn.Module):
 
 @pytest.mark.parametrize(("causal", "masked"), [(True, "none"), (False, "none"), (False, "bool"), (False, "float")])
 @pytest.mark.parametrize("lead", [(), (BATCH,), (2, BATCH)])
-def test_plain_calls_are_heard(causal, masked, lead):
+def test_plain_calls_are_recorded(causal, masked, lead):
     torch.manual_seed(0)
     model, x = nn.Sequential(Plain()), torch.randn(*lead, KEYS, WIDTH)
     mask = torch.rand(KEYS, KEYS) < 0.7
@@ -134,26 +134,26 @@ def test_plain_calls_are_heard(causal, masked, lead):
     if masked != "none":
         options["attn_mask"] = mask if masked == "bool" else torch.randn(KEYS, KEYS).masked_fill(~mask, -torch.inf)
     plain = model[0]
-    with regard.watch(model, "received") as seen:
+    with regard.watch(model, "received") as result:
         model[0].forward = lambda x, forward=plain.forward: forward(x, **options)
-        found = model(x)
+        output = model(x)
     query, key, value = plain.project(x).unflatten(-1, (3, HEADS, -1)).movedim(-3, 0).transpose(-2, -3)
-    assert torch.equal(found, functional.scaled_dot_product_attention(query, key, value, **options))
-    weights = seen.layers["0"].weights
+    assert torch.equal(output, functional.scaled_dot_product_attention(query, key, value, **options))
+    weights = result.layers["0"].weights
     assert weights.shape[1:] == (HEADS, KEYS, KEYS)
-    torch.testing.assert_close((weights.dense() @ value.reshape(-1, *value.shape[-3:])).view_as(found), found)
+    torch.testing.assert_close((weights.dense() @ value.reshape(-1, *value.shape[-3:])).view_as(output), output)
 
 
 def test_a_mask_that_is_changed_in_place_is_read_again():
     model, mask = nn.Sequential(Plain()), torch.ones(KEYS, KEYS, dtype=torch.bool)
     forward = model[0].forward
     model[0].forward = lambda x: forward(x, attn_mask=mask)
-    with regard.watch(model) as seen, torch.no_grad():
+    with regard.watch(model) as result, torch.no_grad():
         model(torch.randn(1, KEYS, WIDTH))
-        assert seen.layers["0"].weights.dense().all()
+        assert result.layers["0"].weights.dense().all()
         mask[:, 3] = False
         model(torch.randn(1, KEYS, WIDTH))
-    assert not seen.layers["0"].weights.dense()[..., 3].any()
+    assert not result.layers["0"].weights.dense()[..., 3].any()
 
 
 def test_a_masked_model_of_torch_is_watched_where_there_is_no_transformers(tmp_path):
@@ -167,32 +167,32 @@ model = Plain()
 with regard.watch(model) as seen: model(torch.randn(1, 2, 5, 4), mask)
 assert not seen.layers[0].weights.dense().triu(1).any()
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
 
 
 def test_an_error_within_leaves_nothing_behind():
     model = nn.Sequential(Plain())
     with pytest.raises(RuntimeError), regard.watch(model):
         model(torch.randn(3, 2))
-    with regard.watch(model) as seen:
+    with regard.watch(model) as result:
         model(torch.randn(1, 4, WIDTH))
-    assert len(seen.recordings) == 1
+    assert len(result.recordings) == 1
 
 
 def test_rows_of_padding_are_left_out_as_in_transformers():
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).train()
     x, padding = torch.randn(2, 6, 8), torch.arange(6) >= torch.tensor([[6], [3]])
-    with regard.watch(layer, "received") as seen:
+    with regard.watch(layer, "received") as result:
         layer(x, src_key_padding_mask=padding)
-    assert torch.equal(seen.layers[0].weights.valid_queries, ~padding)
+    assert torch.equal(result.layers[0].weights.valid_queries, ~padding)
     torch.testing.assert_close(
-        seen.layers["self_attn"].measured["received"].sum(-1), torch.tensor([[6.0, 6.0], [3.0, 3.0]])
+        result.layers["self_attn"].measured["received"].sum(-1), torch.tensor([[6.0, 6.0], [3.0, 3.0]])
     )
-    with regard.watch(layer.self_attn, "received") as seen:
+    with regard.watch(layer.self_attn, "received") as result:
         layer.self_attn(x, x.clone(), x, key_padding_mask=padding)
-    assert seen.layers[0].weights.valid_queries is None
+    assert result.layers[0].weights.valid_queries is None
 
 
 class Outer(nn.Module):
@@ -207,19 +207,19 @@ def test_masks_of_calls_with_five_axes_broadcast(shape):
     mask = torch.rand(shape) < 0.7
     mask[..., 0] = True
     expected = functional.scaled_dot_product_attention(query, key, key, mask)
-    with regard.watch(Outer()) as seen:
-        found = seen.model(query, key, key, mask)
-    assert torch.equal(found, expected)
+    with regard.watch(Outer()) as result:
+        output = result.model(query, key, key, mask)
+    assert torch.equal(output, expected)
     scores = (query @ key.mT / 8**0.5).masked_fill(~mask, -torch.inf)
-    torch.testing.assert_close(seen.layers[0].weights.dense(), scores.softmax(-1).flatten(0, 1), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(result.layers[0].weights.dense(), scores.softmax(-1).flatten(0, 1), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_nested_tensors_are_refused_by_name():
     nested = torch.nested.nested_tensor([torch.randn(2, 5, 8), torch.randn(2, 5, 8)], layout=torch.strided)
     message = "Outer: nested tensors cannot be watched; pass padded ones"
-    with pytest.raises(InvalidArgument, match=message), regard.watch(Outer()) as seen:
-        seen.model(nested, nested, nested, None)
+    with pytest.raises(InvalidArgument, match=message), regard.watch(Outer()) as result:
+        result.model(nested, nested, nested, None)
     attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True).eval()
     rows = torch.nested.nested_tensor([torch.randn(4, WIDTH), torch.randn(3, WIDTH)])
     message = "MultiheadAttention: nested tensors cannot be watched"
@@ -228,7 +228,7 @@ def test_nested_tensors_are_refused_by_name():
 
 
 class ChannelMixer(nn.Module):
-    """Weights of its own making, in a class that is not called attention; beside it some that are recorded."""
+    """A module that computes weights itself and is not named attention, and one that is recorded."""
 
     def __init__(self):
         super().__init__()
@@ -253,14 +253,14 @@ class Mixed(nn.Module):
 def test_weights_that_cannot_be_recorded_are_named_whatever_the_class_is_called():
     x = torch.randn(1, 2, 5, 8)
     message = r"Mixed: not recorded, because .* \(ChannelMixer\): mixer; to record only the others"
-    with pytest.warns(UserWarning, match=message), regard.watch(Mixed()) as seen:
-        seen.model(x)
-    assert [layer.name for layer in seen.layers] == ["attend"]
-    with regard.watch(Mixed(), layers=["attend"]) as seen:
-        seen.model(x)
+    with pytest.warns(UserWarning, match=message), regard.watch(Mixed()) as result:
+        result.model(x)
+    assert [layer.name for layer in result.layers] == ["attend"]
+    with regard.watch(Mixed(), layers=["attend"]) as result:
+        result.model(x)
     message = "ChannelMixer computes attention in its own code"
-    with pytest.raises(InvalidArgument, match=message), regard.watch(ChannelMixer()) as seen:
-        seen.model(x)
+    with pytest.raises(InvalidArgument, match=message), regard.watch(ChannelMixer()) as result:
+        result.model(x)
 
 
 class Residual(nn.Module):

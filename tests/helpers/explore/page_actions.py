@@ -1,4 +1,4 @@
-"""What browser tests do with a page: point at things, and read what is drawn."""
+"""Actions of browser tests: pointing at elements and reading what is drawn."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def place_of(page) -> dict[str, float]:
 
 def spot(page, query: int, key: int) -> tuple[float, float]:
     """The middle of a cell, in pixels of the canvas."""
-    place = place_of(page)
-    x = place["left"] + (key + 0.5 - place["column"]) * place["cell"]
-    return x, place["top"] + (query + 0.5 - place["row"]) * place["cell"]
+    drawing = place_of(page)
+    x = drawing["left"] + (key + 0.5 - drawing["column"]) * drawing["cell"]
+    return x, drawing["top"] + (query + 0.5 - drawing["row"]) * drawing["cell"]
 
 
 def point_at(page, query: int, key: int) -> None:
@@ -69,12 +69,12 @@ def values(within, places: str) -> list[float]:
 
 
 def number_of(text: str) -> float:
-    """The number that is written; 0 where it is said to be too small to be written."""
+    """The printed number; 0 for a number below the printed precision."""
     return 0.0 if text.startswith("<") else float(text.removeprefix("≈ ").replace("−", "-").replace("+", ""))
 
 
 def spoken(page) -> str:
-    """What a screen reader says about what is pointed at."""
+    """The text that a screen reader announces for the hovered element."""
     settle(page)
     return page.locator("#details [role=status]").text_content()
 

@@ -1,4 +1,4 @@
-"""A reader of pages by what docs/page_format.md says alone, independent of the page's own reader and of `regard`."""
+"""A reader of pages written from docs/page_format.md alone, independent of the page's own reader and of `regard`."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def read_mask(kind: str, tensors: dict[str, np.ndarray], queries: int, keys: int
         assert counts.dtype == differences.dtype == np.uint32
         edges = np.cumsum(differences, dtype=np.uint32).astype(np.int64)  # modulo 2^32
         assert counts.sum() == len(edges)
-        for row, own in zip(allowed, np.split(edges, np.cumsum(counts)[:-1]), strict=True):
-            for begin, end in own.reshape(-1, 2):
+        for row, ranges in zip(allowed, np.split(edges, np.cumsum(counts)[:-1]), strict=True):
+            for begin, end in ranges.reshape(-1, 2):
                 row[begin:end] = True
     return allowed
 

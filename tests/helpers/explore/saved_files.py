@@ -22,7 +22,7 @@ def saved(page, view: str, kind: str, timeout: float = 30_000) -> tuple[str, byt
 
 
 def status(page, view: str):
-    """Where a view says what it saves, or why it does not."""
+    """The message of a view about what it saves, or why it does not."""
     return page.locator(f"section.view:has(#{view}) .exports [role=status]")
 
 
@@ -39,9 +39,9 @@ def weights_in(data: bytes) -> dict[tuple[int, int], float]:
 
 
 def precision_in(data: bytes) -> float:
-    """How far the weights of a file may be from the exact ones, as its header says; 0 if it does not."""
-    found = re.search(r" \(± ([\d.]+)\)$", rows_of(data)[0][4])
-    return float(found[1]) if found else 0.0
+    """The error of the weights that the header of a file declares, 0 by default."""
+    match = re.search(r" \(± ([\d.]+)\)$", rows_of(data)[0][4])
+    return float(match[1]) if match else 0.0
 
 
 def texts(svg: ElementTree.Element) -> list[str]:

@@ -20,7 +20,7 @@ SHORT = TOKENS[:5]
 
 
 def recording_of() -> Recording:
-    """Layers that are requested in parts, and one that is sent whole."""
+    """Layers that are requested in parts, and one that is sent completely."""
     torch.manual_seed(0)
     long = regard.weights(3 * torch.randn(1, 4, 600, 8), torch.randn(1, 2, 600, 8), mask=regard.Causal())
     second = regard.weights(torch.randn(1, 2, 600, 8), torch.randn(1, 2, 600, 8), mask=regard.Causal())
@@ -53,7 +53,7 @@ def served(recording: Recording) -> Iterator[str]:
 def get(url: str, method: str = "GET", **headers: str) -> tuple[int, bytes, dict[str, str]]:
     request = urllib.request.Request(url, method=method, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.status, answer.read(), {name.lower(): value for name, value in answer.headers.items()}
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return response.status, response.read(), {name.lower(): value for name, value in response.headers.items()}
     except urllib.error.HTTPError as error:
         return error.code, error.read(), {name.lower(): value for name, value in error.headers.items()}

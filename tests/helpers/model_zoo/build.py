@@ -42,25 +42,25 @@ def classes() -> dict[str, type[PreTrainedModel]]:
     for model in _below(PreTrainedModel):
         if inspect.isclass(model.config_class) and model.forward is not nn.Module.forward:
             of_config[model.config_class].append(model)
-    found = {}
+    result = {}
     for config, several in of_config.items():
         names = MODEL_MAPPING_NAMES.get(config.model_type, ())
         names = names if isinstance(names, (tuple, list)) else (names,)
         model = next((each for each in several if each.__name__ in names), several[0])
-        found[model.__name__] = model
-    return dict(sorted(found.items()))
+        result[model.__name__] = model
+    return dict(sorted(result.items()))
 
 
 def named(name: str) -> type[PreTrainedModel]:
-    """One of them, without looking at the others."""
-    found = getattr(transformers, name, None)
-    if found is None:  # a part of another model
+    """One class, without importing the others."""
+    kind = getattr(transformers, name, None)
+    if kind is None:  # a part of another model
         files = (
             path for path in Path(models.__path__[0]).glob("*/modeling_*.py") if f"class {name}(" in path.read_text()
         )
         path = next(files)
-        found = getattr(importlib.import_module(f"transformers.models.{path.parent.name}.{path.stem}"), name)
-    return found
+        kind = getattr(importlib.import_module(f"transformers.models.{path.parent.name}.{path.stem}"), name)
+    return kind
 
 
 def _below(kind: type) -> Iterator[Any]:
@@ -83,10 +83,10 @@ def config_of(model: type[PreTrainedModel]) -> PreTrainedConfig:
     for path, value in more.items():
         if "." in path or not _set(values, path, value):
             *parents, name = path.strip(".").split(".")
-            place = values
+            level = values
             for parent in parents:
-                place = place[parent]
-            place[name] = value
+                level = level[parent]
+            level[name] = value
     return config(
         **{name: value for name, value in values.items() if name != "model_type" and not _is_fixed(config, name)}
     )
@@ -94,30 +94,30 @@ def config_of(model: type[PreTrainedModel]) -> PreTrainedConfig:
 
 def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values by paths with dots, as dictionaries of dictionaries."""
-    found: dict[str, Any] = {}
+    nested: dict[str, Any] = {}
     for path, value in values.items():
         *parents, name = path.strip(".").split(".")
-        place = found
+        level = nested
         for parent in parents:
-            place = place.setdefault(parent, {})
-        place[name] = value
-    return found
+            level = level.setdefault(parent, {})
+        level[name] = value
+    return nested
 
 
 def _is_fixed(config: type, name: str) -> bool:
-    found = getattr(config, name, None)
-    return isinstance(found, property) and found.fset is None
+    attribute = getattr(config, name, None)
+    return isinstance(attribute, property) and attribute.fset is None
 
 
 def _set(values: dict[str, Any], name: str, value: Any) -> bool:
-    """Set a value wherever the name stands; give whether it stood anywhere."""
-    found = name in values
-    if found:
+    """Set a value wherever the name occurs; return whether it occurs."""
+    is_set = name in values
+    if is_set:
         values[name] = value
     for each in values.values():
         if isinstance(each, dict):
-            found |= _set(each, name, value)
-    return found
+            is_set |= _set(each, name, value)
+    return is_set
 
 
 COUNTS = ("num_hidden_layers", "num_layers", "n_layer")
@@ -125,58 +125,58 @@ RESNET = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 8, 16
 
 
 def _small(config: PreTrainedConfig) -> dict[str, Any]:
-    given = config.to_dict()
-    count = next((name for name in COUNTS if isinstance(given.get(name), int) and given[name]), "")
-    lists = {name: each for name, each in given.items() if _is_of_layers(each, given.get(count))}
-    own = {int(number): each for number, each in (given.get("per_layer_config") or {}).items()}
-    if own:
-        lists["per_layer_config"] = [own.get(number, {}) for number in range(given[count])]
+    values = config.to_dict()
+    count = next((name for name in COUNTS if isinstance(values.get(name), int) and values[name]), "")
+    lists = {name: each for name, each in values.items() if _is_of_layers(each, values.get(count))}
+    per_layer = {int(number): each for number, each in (values.get("per_layer_config") or {}).items()}
+    if per_layer:
+        lists["per_layer_config"] = [per_layer.get(number, {}) for number in range(values[count])]
     kinds = list(zip(*lists.values(), strict=True))
     chosen = [number for number, kind in enumerate(kinds) if kinds.index(kind) == number]
     chosen = sorted({*chosen, 0, 1})[:6] if kinds else []
-    found = {}
-    for name, value in given.items():
+    result = {}
+    for name, value in values.items():
         sub = vars(config).get(name)
         if isinstance(sub, PreTrainedConfig):
-            found[name] = RESNET if sub.model_type == "timm_backbone" else _small(sub) | {"model_type": sub.model_type}
+            result[name] = RESNET if sub.model_type == "timm_backbone" else _small(sub) | {"model_type": sub.model_type}
         elif name in lists:
-            found[name] = [_smaller(name, lists[name][number], given) for number in chosen]
+            result[name] = [_smaller(name, lists[name][number], values) for number in chosen]
         elif name == count and chosen:
-            found[name] = len(chosen)
+            result[name] = len(chosen)
         else:
-            found[name] = _smaller(name, value, given)
-    if own:
-        found["per_layer_config"] = {
-            number: {name: _smaller(name, each, given) for name, each in one.items()}
-            for number, one in enumerate(found["per_layer_config"])
+            result[name] = _smaller(name, value, values)
+    if per_layer:
+        result["per_layer_config"] = {
+            number: {name: _smaller(name, each, values) for name, each in one.items()}
+            for number, one in enumerate(result["per_layer_config"])
             if one
         }
-    if count and len(given.get("stage_names") or ()) == given[count] + 1:  # each layer gives a feature
-        indices = given.get("out_indices") or given.get("_out_indices") or ()
-        found[count] = max(len(indices), 2)
-        found |= {name: None for name in ("out_features", "_out_features") if name in given}
-        found |= {name: list(range(1, len(indices) + 1)) for name in ("out_indices", "_out_indices") if name in given}
-        found["stage_names"] = ["stem", *(f"stage{number + 1}" for number in range(found[count]))]
-    rope = found.get("rope_parameters")
+    if count and len(values.get("stage_names") or ()) == values[count] + 1:  # each layer gives a feature
+        indices = values.get("out_indices") or values.get("_out_indices") or ()
+        result[count] = max(len(indices), 2)
+        result |= {name: None for name in ("out_features", "_out_features") if name in values}
+        result |= {name: list(range(1, len(indices) + 1)) for name in ("out_indices", "_out_indices") if name in values}
+        result["stage_names"] = ["stem", *(f"stage{number + 1}" for number in range(result[count]))]
+    rope = result.get("rope_parameters")
     if isinstance(rope, dict) and not any(isinstance(each, dict) for each in rope.values()):
-        half = int((found.get("head_dim") or 16) * (rope.get("partial_rotary_factor") or 1)) // 2
+        half = int((result.get("head_dim") or 16) * (rope.get("partial_rotary_factor") or 1)) // 2
         rope["mrope_section"] = [half - 2 * (3 * half // 8), 3 * half // 8, 3 * half // 8]
-    return found
+    return result
 
 
 def _is_of_layers(value: Any, layers: Any) -> bool:
     return isinstance(value, (list, tuple)) and isinstance(layers, int) and len(value) == layers > 2
 
 
-def _smaller(name: str, value: Any, given: Mapping[str, Any]) -> Any:
+def _smaller(name: str, value: Any, values: Mapping[str, Any]) -> Any:
     if isinstance(value, dict):
-        return {key: _smaller(key, each, given) for key, each in value.items()} if name.startswith("rope") else value
+        return {key: _smaller(key, each, values) for key, each in value.items()} if name.startswith("rope") else value
     if name in ("depths", "stage_numb_of_layers", "blocks_per_stage") and not isinstance(value, int):
         return [1] * len(value)
     most = next((most for pattern, most in RULES if re.search(pattern, name)), None)
     if name == "image_size" and isinstance(value, (list, tuple)):
         return [SIDE] * len(value)
-    if name == "hidden_sizes" and "stage_out_channels" in given:
+    if name == "hidden_sizes" and "stage_out_channels" in values:
         return value  # the same numbers once more
     if isinstance(value, (list, tuple)):
         wide = most == WIDTH and value and all(isinstance(each, int) for each in value) and max(value) > WIDTH
@@ -186,15 +186,15 @@ def _smaller(name: str, value: Any, given: Mapping[str, Any]) -> Any:
     if isinstance(value, bool) or not isinstance(value, int):
         return value
     if re.search(r"(token|_pad|_bos|_eos)_(id|index)$|_id$", name):
-        ids = [each for each in given if re.search(r"_(id|index)$", each)]
+        ids = [each for each in values if re.search(r"_(id|index)$", each)]
         return value if 0 <= value < 3 else 190 - ids.index(name)
     if "key_value" in name and value in (
-        given.get(name.replace("key_value", "attention")),
-        given.get("num_attention_heads"),
+        values.get(name.replace("key_value", "attention")),
+        values.get("num_attention_heads"),
     ):
         most = 4
-    if name == "embed_dim" and isinstance(given.get("num_heads"), (list, tuple)):
-        return 8 * given["num_heads"][0]
+    if name == "embed_dim" and isinstance(values.get("num_heads"), (list, tuple)):
+        return 8 * values["num_heads"][0]
     return value if most is None else min(most, value)
 
 
@@ -234,7 +234,7 @@ def configs(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
 
 
 def quiet() -> None:
-    """Say nothing of what is unusual in tiny configurations."""
+    """Silence warnings about tiny configurations."""
     from transformers.utils import logging
 
     warnings.filterwarnings("ignore")

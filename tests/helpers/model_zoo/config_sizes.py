@@ -42,7 +42,7 @@ RULES = [
         WIDTH,
     ),
 ]
-"""What a number is made at most, by the first pattern that is found in its name."""
+"""The maximum of a number, by the first pattern that its name matches."""
 
 OPEN = {
     "head_dim": 16,

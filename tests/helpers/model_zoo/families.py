@@ -1,4 +1,4 @@
-"""Tiny models of many families of transformers, made from their configurations, and what each is given."""
+"""Tiny models of many families of transformers, made from their configurations, and their inputs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Family:
 
     Args:
         make: Makes one.
-        inputs: What it is given, without a mask.
+        inputs: Its inputs, without a mask.
         padded: Whether it takes padding.
         writes: Whether it writes text.
         both: Whether it has an encoder and a decoder.

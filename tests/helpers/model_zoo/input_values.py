@@ -1,4 +1,4 @@
-"""Values that tiny models of transformers are given: words, masks, videos, proteins."""
+"""Input values of tiny models of transformers: words, masks, videos, proteins."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ Maker = Callable[[Numbers], Any]
 
 
 def session(of: Numbers, model: str) -> Any:
-    """A video with an object to be found in it."""
+    """A video with an object to segment."""
     kind = getattr(importlib.import_module(f"transformers.models.{model}.modeling_{model}"), SESSIONS[model])
     side = of.side[0]
     session = kind(video=torch.randn(3, 3, side, side), video_height=side, video_width=side, dtype=torch.float32)
@@ -67,8 +67,8 @@ def session(of: Numbers, model: str) -> Any:
         session.prompt_input_ids[prompt] = words(of, WORDS)[:1]
         session.prompt_attention_masks[prompt] = torch.ones(1, WORDS, dtype=torch.int64)
         return session
-    place = torch.full((1, 1, 1, 2), side / 3)
-    point = {"point_coords": place, "point_labels": torch.ones(1, 1, 1, dtype=torch.int32)}
+    coords = torch.full((1, 1, 1, 2), side / 3)
+    point = {"point_coords": coords, "point_labels": torch.ones(1, 1, 1, dtype=torch.int32)}
     session.add_point_inputs(session.obj_id_to_idx(1), 0, point)
     session.obj_with_new_inputs = [1]
     return session
@@ -84,19 +84,19 @@ SESSIONS = {
 
 
 def of_main(of: Numbers) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
-    """What an assistant is given of its main model: of the last token, its embedding and state; all keys and values."""
-    own = of.config.get_text_config()
+    """Inputs of an assistant from its main model: embedding and state of the last token, and all keys and values."""
+    text_config = of.config.get_text_config()
     kinds = ["sliding_attention", "full_attention"]
     shared = {"num_hidden_layers": 4, "layer_types": 2 * kinds, "num_kv_shared_layers": 2, "global_head_dim": 16}
-    config = type(own)(**{**own.to_dict(), "per_layer_config": None, **shared})
+    config = type(text_config)(**{**text_config.to_dict(), "per_layer_config": None, **shared})
     torch.manual_seed(3)
     main = AutoModel.from_config(config).eval()
     tokens = words(of, WORDS)
     with torch.no_grad():
         options = {"output_hidden_states": True, "return_shared_kv_states": True}
-        found = main(tokens, attention_mask=padded(WORDS).flip(1), **options)
-        last = main.get_input_embeddings()(tokens[:, -1:]), found.hidden_states[-1][:, -1:]
-    return torch.cat(last, -1), dict(found.shared_kv_states)
+        outputs = main(tokens, attention_mask=padded(WORDS).flip(1), **options)
+        last = main.get_input_embeddings()(tokens[:, -1:]), outputs.hidden_states[-1][:, -1:]
+    return torch.cat(last, -1), dict(outputs.shared_kv_states)
 
 
 def of_proteins(name: str, of: Numbers) -> Any:

@@ -1,6 +1,6 @@
 """What to give a tiny model of transformers: it follows from the names of its arguments (`INPUTS`).
 
-`special_inputs.GIVEN` has what some models take besides.
+`special_inputs.SPECIAL_INPUTS` has what some models take besides.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from helpers.model_zoo.config_sizes import LENGTH, TARGETS, WIDTH, WORDS
 from helpers.model_zoo.input_values import Maker, Numbers, padded, words
-from helpers.model_zoo.special_inputs import GIVEN
+from helpers.model_zoo.special_inputs import SPECIAL_INPUTS
 
 INPUTS: list[tuple[str, list[Maker]]] = [
     (r"^task_inputs$", [lambda of: torch.randint(3, 90, (2, 77))]),
@@ -99,7 +99,7 @@ INPUTS: list[tuple[str, list[Maker]]] = [
         ],
     ),
 ]
-"""What may be made for an argument, by the first pattern that is found in its name; the first that fits is taken."""
+"""Candidates for an argument, by the first pattern that its name matches; the first that fits is used."""
 
 IMAGES = (
     r"^(pixel_values|spatial_shapes|target_sizes|(pixel_attention|image_(attention|embeds_position))_mask)$|grid_thw$"
@@ -111,13 +111,13 @@ MOST = 40
 
 
 def inputs_of(model: PreTrainedModel) -> Iterator[dict[str, Any]]:
-    """What a model may be given, the likeliest first: what it needs, and then more and more of what it takes."""
+    """Candidate inputs of a model, the most likely first: required arguments, then more and more optional ones."""
     arguments = inspect.signature(model.forward).parameters
     of = Numbers(model.config, any(name.endswith("grid_thw") for name in arguments))
-    given = next((makers for pattern, makers in GIVEN if re.search(pattern, type(model).__name__)), None)
-    if given is not None:
+    special = next((makers for pattern, makers in SPECIAL_INPUTS if re.search(pattern, type(model).__name__)), None)
+    if special is not None:
         torch.manual_seed(1)
-        yield {name: make(of) for name, make in given.items()}
+        yield {name: make(of) for name, make in special.items()}
         return
     needed = {
         each.name

@@ -1,4 +1,4 @@
-"""What some tiny models of transformers are given besides what follows from the names of their arguments."""
+"""Inputs of some tiny models of transformers that do not follow from the names of their arguments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _words_and_images(parts: int, *size: int) -> dict[str, Maker]:
     }
 
 
-GIVEN: list[tuple[str, dict[str, Maker]]] = [
+SPECIAL_INPUTS: list[tuple[str, dict[str, Maker]]] = [
     (
         r"^BltLocalDecoder",
         {
@@ -342,4 +342,4 @@ GIVEN: list[tuple[str, dict[str, Maker]]] = [
         },
     ),
 ]
-"""What some models are given, of what they take, and nothing else."""
+"""Complete inputs of some models."""

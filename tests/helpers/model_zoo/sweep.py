@@ -1,4 +1,4 @@
-"""What comes of watching a model of transformers: exactly its weights, or a reason why not."""
+"""Watches a model of transformers: the result is exactly its weights or the reason of a refusal."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ Place = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class TrainResult:
-    """What came of it.
+class Outcome:
+    """Result of watching one model.
 
     Args:
         kind: Every weight was the one of dense attention; or watching was refused, or transformers builds no such one.
-        said: Why.
+        reason: Why it was refused, or a note on what was not recorded.
     """
 
     kind: Literal["exact", "refused"]
-    said: str = ""
+    reason: str = ""
 
 
 UNBUILT = [
@@ -52,15 +52,15 @@ UNBUILT = [
         "transformers itself builds no model whose layers all take their keys from another",
     ),
 ]
-"""Why transformers refuses to build a model, by patterns of its name and what is said."""
+"""Why transformers refuses to build a model, by patterns of its name and error message."""
 
 
 UNRUN = r"^Llama4ForConditionalGeneration: .* no attribute 'image_outputs'"
 """An error of a model of transformers 5.24 that nobody can run."""
 
 
-def outcome(kind: type[PreTrainedModel]) -> TrainResult:
-    """What comes of watching a tiny model.
+def outcome(kind: type[PreTrainedModel]) -> Outcome:
+    """Watch a tiny model.
 
     Raises:
         AssertionError: If outputs change, or if weights are missing or wrong.
@@ -68,41 +68,41 @@ def outcome(kind: type[PreTrainedModel]) -> TrainResult:
     try:
         model = build.built(kind)
     except (ImportError, ValueError) as error:
-        said = f"{kind.__name__}: {error}"
+        message = f"{kind.__name__}: {error}"
         for pattern, why in UNBUILT:
-            found = re.search(pattern, said)
+            found = re.search(pattern, message)
             if found is not None:
-                return TrainResult("refused", found.expand(why))
+                return Outcome("refused", found.expand(why))
         raise
     try:
-        given, expected = _accepted(model)
+        inputs, expected = _accepted(model)
     except AttributeError as error:
         if re.search(UNRUN, f"{kind.__name__}: {error}"):
-            return TrainResult("refused", "transformers itself does not run it")
+            return Outcome("refused", "transformers itself does not run it")
         raise
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            with regard.watch(model) as seen:
-                found = _run(model, given)
+            with regard.watch(model) as result:
+                outputs = _run(model, inputs)
     except RegardError as error:
-        return TrainResult("refused", str(error))
+        return Outcome("refused", str(error))
     changed = [
         number
-        for number, (one, other) in enumerate(zip(_tensors(found), _tensors(expected), strict=True))
+        for number, (one, other) in enumerate(zip(_tensors(outputs), _tensors(expected), strict=True))
         if not _same(one, other)
     ]
     assert not changed, f"outputs {changed} changed"
-    watched = {_place(layer.name): _as_the_model_has_it(layer) for layer in seen.layers}
-    with Truth(model) as truth:
-        _run(model, given)
-    _compare(watched, truth.layers())
-    recorded = {module for module, _ in truth.calls}
-    unseen = {kind for module, kind in truth.softmaxes if module not in recorded}
-    own = sorted(kind for kind in unseen if re.search("attention|attn", kind, re.IGNORECASE))
-    assert not own, f"{own} compute weights that are not seen"
+    watched = {_place(layer.name): _as_the_model_has_it(layer) for layer in result.layers}
+    with InterceptedCalls(model) as reference:
+        _run(model, inputs)
+    _compare(watched, reference.layers())
+    recorded = {module for module, _ in reference.calls}
+    unrecorded = {kind for module, kind in reference.softmaxes if module not in recorded}
+    missed = sorted(kind for kind in unrecorded if re.search("attention|attn", kind, re.IGNORECASE))
+    assert not missed, f"{missed} compute weights that are not recorded"
     named = [re.search(r"not recorded, because .* \((.+?)\):", str(warning.message)) for warning in caught]
-    return TrainResult("exact", " ".join(match[1] for match in named if match))
+    return Outcome("exact", " ".join(match[1] for match in named if match))
 
 
 def _as_the_model_has_it(layer: Any) -> Tensor:
@@ -116,20 +116,20 @@ def _place(name: str) -> Place:
 
 
 def _accepted(model: PreTrainedModel) -> tuple[dict[str, Any], Any]:
-    """The first inputs that a model takes, and what it makes of them."""
+    """The first inputs that a model accepts, and its outputs."""
     errors = []
-    for given in inputs_of(model):
+    for inputs in inputs_of(model):
         try:
-            return given, _run(model, given)
-        except Exception as error:  # noqa: BLE001 (whatever it says of what does not fit)
+            return inputs, _run(model, inputs)
+        except Exception as error:  # noqa: BLE001 (any error means that these inputs do not fit)
             errors.append(error)
     raise errors[0] if errors else ValueError("no input is known")
 
 
-def _run(model: PreTrainedModel, given: Mapping[str, Any]) -> Any:
+def _run(model: PreTrainedModel, inputs: Mapping[str, Any]) -> Any:
     torch.manual_seed(2)
     with torch.no_grad():
-        return model(**copy.deepcopy(dict(given)))  # some write into what they are given
+        return model(**copy.deepcopy(dict(inputs)))  # some models modify their inputs
 
 
 def _tensors(output: Any) -> Iterator[Tensor]:
@@ -148,17 +148,19 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
 
 
-def _compare(found: Mapping[Place, Tensor], truth: Mapping[Place, Tensor]) -> None:
-    assert truth, "no weights were intercepted"
-    assert set(found) >= set(truth), f"not seen: {sorted(set(truth) - set(found))}, seen: {sorted(found)}"
-    assert set(truth) >= set(found), f"seen, but not there: {sorted(set(found) - set(truth))}, there: {sorted(truth)}"
-    for place, expected in truth.items():
-        weights = found[place]
+def _compare(actual: Mapping[Place, Tensor], reference: Mapping[Place, Tensor]) -> None:
+    assert reference, "no weights were intercepted"
+    assert set(actual) >= set(reference), f"missing: {sorted(set(reference) - set(actual))}, recorded: {sorted(actual)}"
+    assert set(reference) >= set(actual), (
+        f"unexpected: {sorted(set(actual) - set(reference))}, expected: {sorted(reference)}"
+    )
+    for call, expected in reference.items():
+        weights = actual[call]
         if weights.shape != expected.shape and weights.numel() == expected.numel():  # heads that share keys as rows
             expected = expected.reshape(weights.shape)
-        assert weights.shape == expected.shape, f"{place}: {tuple(weights.shape)}, not {tuple(expected.shape)}"
+        assert weights.shape == expected.shape, f"{call}: {tuple(weights.shape)}, not {tuple(expected.shape)}"
         error = float((weights - expected).abs().max())
-        assert error <= 1e-5, f"{place}: weights are off by {error:.1e}"
+        assert error <= 1e-5, f"{call}: weights are off by {error:.1e}"
 
 
 @dataclass
@@ -202,18 +204,18 @@ def _one_layer(calls: list[Intercepted]) -> list[Tensor]:
         return parts
     if all(part.shape[3] == parts[0].shape[3] == rows for part in parts):  # several queries of the same keys
         return [torch.cat(parts, 2)]
-    whole = parts[0].new_zeros(*parts[0].shape[:2], rows, sum(part.shape[3] for part in parts))
+    weights = parts[0].new_zeros(*parts[0].shape[:2], rows, sum(part.shape[3] for part in parts))
     row = column = 0
     for part in parts:
-        whole[..., row : row + part.shape[2], column : column + part.shape[3]] = part
+        weights[..., row : row + part.shape[2], column : column + part.shape[3]] = part
         row, column = row + part.shape[2], column + part.shape[3]
-    return [whole]
+    return [weights]
 
 
-class Truth(TorchFunctionMode):
+class InterceptedCalls(TorchFunctionMode):
     """Intercepts each call of attention in a run that is not watched, with its weights by an independent route.
 
-    Transformers' dense attention returns them; so does `nn.MultiheadAttention` if it is asked; those of torch's fused
+    Dense attention of transformers and `nn.MultiheadAttention` return them; those of torch's fused
     attention are computed here from what it is passed.
     """
 
@@ -253,7 +255,7 @@ class Truth(TorchFunctionMode):
         states = [part for part in (*args, *kwargs.values()) if isinstance(part, Tensor) and part.is_floating_point()]
         self._tokens[module] = states[0].shape[-2] if states and states[0].ndim > 1 else 0
 
-    def _leave(self, *given: object) -> None:
+    def _leave(self, *args: object) -> None:
         self._inside.pop()
 
     def layers(self) -> dict[Place, Tensor]:
@@ -265,7 +267,7 @@ class Truth(TorchFunctionMode):
         return layers
 
     def _take(self, module: nn.Module, weights: Tensor, query: Tensor, key: Tensor, mask: Tensor | None = None) -> None:
-        """Take up a call; rows that the model's own mask leaves no key are 0, not uniform."""
+        """Record a call; rows that the model's own mask leaves no key are 0, not uniform."""
         if mask is not None and mask.ndim == weights.ndim:
             empty = ~_allowed(mask[..., : weights.shape[-1]]).any(-1, keepdim=True)
             weights = weights.masked_fill(empty, 0)
@@ -294,23 +296,23 @@ class Truth(TorchFunctionMode):
             output, weights = func(*args, **{**kwargs, "need_weights": True, "average_attn_weights": False})
             self._take(self._inside[-1], weights if weights.ndim == 4 else weights[None], args[0], args[1])
             return output, weights
-        found = func(*args, **kwargs)
+        actual = func(*args, **kwargs)
         if func is functional.scaled_dot_product_attention:
             weights = _weights_of_fused(*args, **kwargs)
             axes = weights.ndim
             weights = weights.flatten(0, -4) if axes > 4 else weights[(None,) * (4 - axes)]
             query, key = (args[i] if len(args) > i else kwargs[name] for i, name in enumerate(("query", "key")))
             self._take(self._inside[-1], weights, query, key)
-        elif getattr(func, "__name__", "") == "softmax" and found.ndim > 2:
+        elif getattr(func, "__name__", "") == "softmax" and actual.ndim > 2:
             self.softmaxes.add((self._names[self._inside[-1]], type(self._inside[-1]).__name__))
-        return found
+        return actual
 
 
 def _with_sinks(weights: Tensor, output: Tensor, value: Tensor) -> Tensor:
     """The weights that gave an output: some families scale it by a sink's share instead of its rows."""
     value = value.repeat_interleave(weights.shape[1] // value.shape[1], 1)
-    given, plain = output.transpose(1, 2), weights @ value
-    return weights * ((given * plain).sum(-1, keepdim=True) / plain.square().sum(-1, keepdim=True))
+    inputs, plain = output.transpose(1, 2), weights @ value
+    return weights * ((inputs * plain).sum(-1, keepdim=True) / plain.square().sum(-1, keepdim=True))
 
 
 def _weights_of_fused(
@@ -350,32 +352,32 @@ SHORT = [
     (r"(?P<more>\w+) passes (?P<argument>\w+) to its attention function", "passes an argument that is not known"),
     (r"(?P<more>\w+) selects the keys that it attends to", "selects the keys that it attends to"),
 ]
-"""Reasons in a few words, by patterns of what is said, and what more there is to say of a model."""
+"""Short reasons by patterns of messages; a group holds details of the model."""
 
 
-def short(said: str) -> tuple[str, str]:
-    """A reason in a few words, and what more there is to say."""
+def short(message: str) -> tuple[str, str]:
+    """A short reason, and details of the model."""
     for pattern, reason in SHORT:
-        found = re.search(pattern, said)
-        if found is not None:
-            return reason, " ".join(f"`{more}`" for more in found.groupdict().values())
-    return said, ""
+        match = re.search(pattern, message)
+        if match is not None:
+            return reason, " ".join(f"`{more}`" for more in match.groupdict().values())
+    return message, ""
 
 
 def versions() -> str:
-    """Of what a sweep is made, as far as it is installed."""
-    found = []
+    """Versions of the installed packages that a sweep uses."""
+    parts = []
     for name in ("torch", "transformers", "timm"):
         with suppress(metadata.PackageNotFoundError):
-            found.append(f"{name} {metadata.version(name)}")
-    return f"{', '.join(found[:-1])} and {found[-1]}"
+            parts.append(f"{name} {metadata.version(name)}")
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 HEADING = "## Models of transformers"
 """Where the generated part of the page begins."""
 
 
-def table(outcomes: Mapping[str, TrainResult], settable: Collection[str]) -> str:
+def table(outcomes: Mapping[str, Outcome], settable: Collection[str]) -> str:
     """The outcome of each model as Markdown.
 
     Args:
@@ -399,9 +401,9 @@ def table(outcomes: Mapping[str, TrainResult], settable: Collection[str]) -> str
         lines.append(f"| {kind} | {can} | {len(names) - can} | {len(names)} |")
     lines += ["", "| model | status | reason |", "|---|---|---|"]
     for name, each in sorted(outcomes.items()):
-        reason, part = short(each.said) if each.kind == "refused" else ("", "")
-        if each.kind == "exact" and each.said:
-            reason, part = "named in a warning, not recorded", f"`{each.said}`"
+        reason, part = short(each.reason) if each.kind == "refused" else ("", "")
+        if each.kind == "exact" and each.reason:
+            reason, part = "named in a warning, not recorded", f"`{each.reason}`"
         lines.append(f"| `{name}` | {each.kind} | {f'{reason}: {part}' if part else reason} |")
     return "\n".join(lines) + "\n"
 
@@ -415,18 +417,18 @@ def main() -> None:
     build.quiet()
     torch.set_num_threads(1)
     stop = time.monotonic() + 60 * options.minutes
-    kinds, outcomes, failed = build.classes(), dict[str, TrainResult](), []
+    kinds, outcomes, failed = build.classes(), dict[str, Outcome](), []
     for number, (name, kind) in enumerate(kinds.items(), 1):
         if time.monotonic() > stop:
             sys.exit(f"{number - 1} of {len(kinds)} models in {options.minutes:g} minutes: give --minutes more")
         try:
-            found = outcome(kind)
-        except Exception as error:  # noqa: BLE001 (to be told with all others)
+            result = outcome(kind)
+        except Exception as error:  # noqa: BLE001 (reported with all others)
             failed.append(name)
             print(f"{number}/{len(kinds)} {name}: FAILED: {type(error).__name__}: {error}"[:500], flush=True)
         else:
-            outcomes[name] = found
-            print(f"{number}/{len(kinds)} {name}: {found.kind}", flush=True)
+            outcomes[name] = result
+            print(f"{number}/{len(kinds)} {name}: {result.kind}", flush=True)
     if failed:
         sys.exit(f"{len(failed)} failed: {', '.join(failed)}")
     settable = {name for name, kind in kinds.items() if kind._can_set_attn_implementation()}

@@ -1,4 +1,4 @@
-"""Every mask, score and measure, with a user's own of each: the library's rule beside the definition's formula.
+"""Every mask, score and measure, with a user's own of each: the library's rule and the formula that defines it.
 
 The library's rules are those of `regard.diagnostics.cases`. A case holds plain tensors and numbers. The rule and the
 formula are each made from them, and from nothing that the other has made.
@@ -212,13 +212,13 @@ def scores_of(kernel: Kernel) -> list[str]:
 def masks_of(kernel: Kernel) -> list[str]:
     """The names of those that a kernel supports."""
 
-    def supported(rule: Any) -> bool:
-        mask = None if rule is None else as_mask(rule)
+    def supported(user_measures: Any) -> bool:
+        mask = None if user_measures is None else as_mask(user_measures)
         if kernel.required_mask is not None and find_part(mask, kernel.required_mask) is None:
             return False
         return all(kernel.supports(type(part)) for part in subtrees(mask) if isinstance(part, Mask))
 
-    return [name for name, rule in masks(2, 2, 9, 12).items() if supported(rule)]
+    return [name for name, user_measures in masks(2, 2, 9, 12).items() if supported(user_measures)]
 
 
 def allowed(name: str, batch: int, heads: int, queries: int, keys: int, offset: int) -> Tensor:
@@ -229,5 +229,5 @@ def allowed(name: str, batch: int, heads: int, queries: int, keys: int, offset: 
 
 def measures(queries: int, keys: int) -> dict[str, Measure]:
     """By name: each registered measure, and users' own."""
-    own = {"squares": Squares(d.numbers_of_measures(queries, keys)["squares"]), "total": Total()}
-    return cases.measures(queries, keys) | own
+    user_measures = {"squares": Squares(d.numbers_of_measures(queries, keys)["squares"]), "total": Total()}
+    return cases.measures(queries, keys) | user_measures

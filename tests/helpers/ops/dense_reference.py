@@ -1,7 +1,7 @@
 """Attention as the papers define it, in plain torch: the oracle for the library, with which it shares no code.
 
 Everything arrives as plain tensors and numbers. The formulas are dense and run in the dtype of their arguments: in
-float64 they are the truth, and in a kernel's own dtype they are what the kernel's errors are compared with.
+float64 they are the reference, and in a kernel's own dtype they are what the kernel's errors are compared with.
 """
 
 from __future__ import annotations
@@ -190,12 +190,12 @@ def block_mean(weights: Tensor, size: int) -> Tensor:
 def measured(
     weights: Tensor, lse: Tensor, scores: Tensor, distance: Tensor, numbers: Mapping[str, Any]
 ) -> dict[str, tuple[Tensor, ...]]:
-    """All answers by name; the scores of hidden cells are −∞."""
+    """All measures by name; the scores of hidden cells are −∞."""
     logs = weights.where(weights > 0, 1.0).log()
     of_query, of_key = (numbers[name].to(weights.dtype) for name in ("received of some", "squares"))
     left, right = numbers["mass"]
     reach = numbers["distance_histogram"]
-    answers: dict[str, Tensor | tuple[Tensor, ...]] = {
+    measures: dict[str, Tensor | tuple[Tensor, ...]] = {
         "entropy": -(weights * logs).sum(-1),
         "lse": lse,
         "received": weights.sum(-2),
@@ -213,7 +213,7 @@ def measured(
         "squares": (weights**2 * of_key).sum(-1),
         "total": (weights * scores.where(scores > -inf, 0.0)).sum((-1, -2)),
     }
-    return {name: answer if isinstance(answer, tuple) else (answer,) for name, answer in answers.items()}
+    return {name: measure if isinstance(measure, tuple) else (measure,) for name, measure in measures.items()}
 
 
 def definition(
@@ -225,7 +225,7 @@ def definition(
     score: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
     sinks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, dict[str, tuple[Tensor, ...]]]:
-    """Output, weights, scores and all answers, dense, in the dtype of the arguments.
+    """Output, weights, scores and all measures, dense, in the dtype of the arguments.
 
     Args:
         query: (batch, heads, queries, head_dim).

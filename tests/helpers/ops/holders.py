@@ -123,8 +123,8 @@ def _module(tensor):
 def _ways(kinds):
     """Every kind of container, as a field of a dataclass and as an attribute of an ordinary class."""
     return {
-        f"{name} in {place}": lambda base, tensor, hold=hold, put=put, find=find: hold(base, put(base, tensor), find)
-        for place, hold in (("field", in_field), ("attribute", in_attribute))
+        f"{name} in {kind}": lambda base, tensor, hold=hold, put=put, find=find: hold(base, put(base, tensor), find)
+        for kind, hold in (("field", in_field), ("attribute", in_attribute))
         for name, (put, find) in kinds.items()
     }
 

@@ -42,8 +42,8 @@ from regard.ops.measures import (
 from regard.ops.scores import Alibi, Bias, RelativeKey, ScaledDotProduct, Sinks, SoftCap, T5RelativeBias
 from regard.ops.tree import map_float_tensors, tensors_in
 
-Place = Callable[[Tensor], Tensor]
-"""Copy a tensor to a place in memory."""
+Allocate = Callable[[Tensor], Tensor]
+"""Copies a tensor into memory that it allocates."""
 
 SIZES = (
     (1, 1),
@@ -67,53 +67,57 @@ HEADS = ((1, 1), (4, 4), (4, 2), (3, 1))
 BATCH = 2
 ENDS = torch.tensor([0, 70, torch.iinfo(torch.int64).max, torch.iinfo(torch.int64).min, -5])
 
-MASKS: dict[str, Callable[[Place, int, int, int], Any]] = {  # from heads, queries, keys
-    "none": lambda place, h, n, m: None,
-    "causal": lambda place, h, n, m: Causal(),
-    "window": lambda place, h, n, m: Window(70, 3),
-    "lengths": lambda place, h, n, m: Padding(place(torch.tensor([m, m // 2]))),
-    "padding": lambda place, h, n, m: Padding(place(torch.arange(BATCH * m).view(BATCH, m) % 5 != 1)),
-    "dense": lambda place, h, n, m: DenseMask(place(torch.arange(BATCH * h * n * m).view(BATCH, h, n, m) % 7 != 3)),
-    "dense of keys": lambda place, h, n, m: DenseMask(place(torch.arange(m) % 3 != 1)),
-    "dense of queries": lambda place, h, n, m: DenseMask(place(torch.arange(n)[:, None] % 3 != 1)),
-    "dense, keys first": lambda place, h, n, m: DenseMask(place(torch.arange(n * m).view(m, n) % 3 != 1).mT),
-    "documents": lambda place, h, n, m: Documents(
-        place((torch.arange(BATCH * m) // 9).view(BATCH, m)), place((torch.arange(BATCH * n) // 9).view(BATCH, n))
+MASKS: dict[str, Callable[[Allocate, int, int, int], Any]] = {  # from heads, queries, keys
+    "none": lambda allocate, h, n, m: None,
+    "causal": lambda allocate, h, n, m: Causal(),
+    "window": lambda allocate, h, n, m: Window(70, 3),
+    "lengths": lambda allocate, h, n, m: Padding(allocate(torch.tensor([m, m // 2]))),
+    "padding": lambda allocate, h, n, m: Padding(allocate(torch.arange(BATCH * m).view(BATCH, m) % 5 != 1)),
+    "dense": lambda allocate, h, n, m: DenseMask(
+        allocate(torch.arange(BATCH * h * n * m).view(BATCH, h, n, m) % 7 != 3)
     ),
-    "prefix": lambda place, h, n, m: Prefix(place(torch.tensor([m // 3, m]))),
-    "spans": lambda place, h, n, m: Spans(*(place((torch.arange(n) % m + x)[None, None, :, None]) for x in (0, 9))),
-    "spans of any numbers": lambda place, h, n, m: Spans(
-        place(ENDS.repeat(n)[None, None, :n, None]), place(ENDS.flip(0).repeat(n)[None, None, :n, None])
+    "dense of keys": lambda allocate, h, n, m: DenseMask(allocate(torch.arange(m) % 3 != 1)),
+    "dense of queries": lambda allocate, h, n, m: DenseMask(allocate(torch.arange(n)[:, None] % 3 != 1)),
+    "dense, keys first": lambda allocate, h, n, m: DenseMask(allocate(torch.arange(n * m).view(m, n) % 3 != 1).mT),
+    "documents": lambda allocate, h, n, m: Documents(
+        allocate((torch.arange(BATCH * m) // 9).view(BATCH, m)), allocate((torch.arange(BATCH * n) // 9).view(BATCH, n))
     ),
-    "window of any numbers": lambda place, h, n, m: Window(1 - 2**62, 2**62 - 1) | Window(2**62 - 1, -1),
-    "and, or": lambda place, h, n, m: (Window(9, None) | Padding(place(torch.tensor([m, 1])))) & ~Prefix(2),
+    "prefix": lambda allocate, h, n, m: Prefix(allocate(torch.tensor([m // 3, m]))),
+    "spans": lambda allocate, h, n, m: Spans(
+        *(allocate((torch.arange(n) % m + x)[None, None, :, None]) for x in (0, 9))
+    ),
+    "spans of any numbers": lambda allocate, h, n, m: Spans(
+        allocate(ENDS.repeat(n)[None, None, :n, None]), allocate(ENDS.flip(0).repeat(n)[None, None, :n, None])
+    ),
+    "window of any numbers": lambda allocate, h, n, m: Window(1 - 2**62, 2**62 - 1) | Window(2**62 - 1, -1),
+    "and, or": lambda allocate, h, n, m: (Window(9, None) | Padding(allocate(torch.tensor([m, 1])))) & ~Prefix(2),
 }
-SCORES: dict[str, Callable[[Place, int, int, int], Any]] = {
-    "scaled dot": lambda place, h, n, m: ScaledDotProduct(),
-    "bias": lambda place, h, n, m: ScaledDotProduct() + Bias(place(torch.randn(BATCH, h, n, m))),
-    "bias of keys": lambda place, h, n, m: ScaledDotProduct() + Bias(place(torch.randn(m))),
-    "bias, keys first": lambda place, h, n, m: ScaledDotProduct() + Bias(place(torch.randn(m, n)).mT),
-    "bias of any numbers": lambda place, h, n, m: (
-        ScaledDotProduct() + Bias(place(torch.tensor([0.0, inf, -inf, nan, 3e38, -3e38, 1e-45]).repeat(m)[:m]))
+SCORES: dict[str, Callable[[Allocate, int, int, int], Any]] = {
+    "scaled dot": lambda allocate, h, n, m: ScaledDotProduct(),
+    "bias": lambda allocate, h, n, m: ScaledDotProduct() + Bias(allocate(torch.randn(BATCH, h, n, m))),
+    "bias of keys": lambda allocate, h, n, m: ScaledDotProduct() + Bias(allocate(torch.randn(m))),
+    "bias, keys first": lambda allocate, h, n, m: ScaledDotProduct() + Bias(allocate(torch.randn(m, n)).mT),
+    "bias of any numbers": lambda allocate, h, n, m: (
+        ScaledDotProduct() + Bias(allocate(torch.tensor([0.0, inf, -inf, nan, 3e38, -3e38, 1e-45]).repeat(m)[:m]))
     ),
-    "ALiBi": lambda place, h, n, m: ScaledDotProduct() + Alibi(place(torch.rand(h))),
-    "T5": lambda place, h, n, m: SoftCap(ScaledDotProduct(), 3.0) + T5RelativeBias(place(torch.randn(32, h))),
-    "T5 of the past": lambda place, h, n, m: (
-        ScaledDotProduct() + T5RelativeBias(place(torch.randn(6, h)), bidirectional=False, max_distance=9)
+    "ALiBi": lambda allocate, h, n, m: ScaledDotProduct() + Alibi(allocate(torch.rand(h))),
+    "T5": lambda allocate, h, n, m: SoftCap(ScaledDotProduct(), 3.0) + T5RelativeBias(allocate(torch.randn(32, h))),
+    "T5 of the past": lambda allocate, h, n, m: (
+        ScaledDotProduct() + T5RelativeBias(allocate(torch.randn(6, h)), bidirectional=False, max_distance=9)
     ),
-    "sinks": lambda place, h, n, m: Sinks(ScaledDotProduct(), place(torch.randn(h))),
-    "sinks, soft-cap": lambda place, h, n, m: SoftCap(Sinks(ScaledDotProduct(), place(torch.randn(h))), 2.0),
-    "bias of heads": lambda place, h, n, m: ScaledDotProduct() + Bias(place(torch.randn(h, n, m))),
-    "bias of texts": lambda place, h, n, m: Bias(place(torch.randn(BATCH, 1, n, m))) + ScaledDotProduct(),
-    "bias of queries": lambda place, h, n, m: ScaledDotProduct() + Bias(place(torch.randn(n, 1))),
+    "sinks": lambda allocate, h, n, m: Sinks(ScaledDotProduct(), allocate(torch.randn(h))),
+    "sinks, soft-cap": lambda allocate, h, n, m: SoftCap(Sinks(ScaledDotProduct(), allocate(torch.randn(h))), 2.0),
+    "bias of heads": lambda allocate, h, n, m: ScaledDotProduct() + Bias(allocate(torch.randn(h, n, m))),
+    "bias of texts": lambda allocate, h, n, m: Bias(allocate(torch.randn(BATCH, 1, n, m))) + ScaledDotProduct(),
+    "bias of queries": lambda allocate, h, n, m: ScaledDotProduct() + Bias(allocate(torch.randn(n, 1))),
 }
-RELATIVE: dict[str, Callable[[Place, int, int], Any]] = {  # from heads and head_dim
-    "relative": lambda place, h, dim: ScaledDotProduct() + RelativeKey(place(torch.randn(7, dim))),
-    "relative of heads": lambda place, h, dim: ScaledDotProduct() + RelativeKey(place(torch.randn(h, 129, dim))),
+RELATIVE: dict[str, Callable[[Allocate, int, int], Any]] = {  # from heads and head_dim
+    "relative": lambda allocate, h, dim: ScaledDotProduct() + RelativeKey(allocate(torch.randn(7, dim))),
+    "relative of heads": lambda allocate, h, dim: ScaledDotProduct() + RelativeKey(allocate(torch.randn(h, 129, dim))),
 }
-MEASURES: dict[str, Callable[[Place, int, int, int, int], dict[str, str | Measure]]] = {  # ..., and head_dim
-    "none": lambda place, h, n, m, dim: {},
-    "of rows": lambda place, h, n, m, dim: {
+MEASURES: dict[str, Callable[[Allocate, int, int, int, int], dict[str, str | Measure]]] = {  # ..., and head_dim
+    "none": lambda allocate, h, n, m, dim: {},
+    "of rows": lambda allocate, h, n, m, dim: {
         **{name: name for name in ("entropy", "lse", "max", "mean_distance")},
         "topk": TopK(3),
         "histogram": DistanceHistogram(3),
@@ -122,34 +126,34 @@ MEASURES: dict[str, Callable[[Place, int, int, int, int], dict[str, str | Measur
         "far diagonal": Diagonal(-2 * m),
         "long topk": TopK(64),
     },
-    "of keys": lambda place, h, n, m, dim: {
+    "of keys": lambda allocate, h, n, m, dim: {
         "received": "received",
-        "of some": Received(place(torch.linspace(-1, 1, n))),
-        "of texts": Received(place(torch.rand(BATCH, 1, n))),
-        "of halves": Received(place(torch.rand(1, h, n).to(torch.bfloat16))),
-        "few columns": TransposedProduct(place(torch.rand(1, h, n, 3))),
-        "columns": TransposedProduct(place(torch.rand(BATCH, 1, n, 5))),
-        "many columns": TransposedProduct(place(torch.rand(1, 1, n, 70).to(torch.float16))),
+        "of some": Received(allocate(torch.linspace(-1, 1, n))),
+        "of texts": Received(allocate(torch.rand(BATCH, 1, n))),
+        "of halves": Received(allocate(torch.rand(1, h, n).to(torch.bfloat16))),
+        "few columns": TransposedProduct(allocate(torch.rand(1, h, n, 3))),
+        "columns": TransposedProduct(allocate(torch.rand(BATCH, 1, n, 5))),
+        "many columns": TransposedProduct(allocate(torch.rand(1, 1, n, 70).to(torch.float16))),
     },
-    "of cells": lambda place, h, n, m, dim: {
+    "of cells": lambda allocate, h, n, m, dim: {
         "blocks": BlockMean(5),
-        "groups": GroupPool(*(place(torch.arange(size) // 3 - 1) for size in (n + 3, m + 3))),
-        "own groups": GroupPool(*(place(torch.arange(BATCH * (x + 6)).view(BATCH, -1) % 9) for x in (n, m))),
+        "groups": GroupPool(*(allocate(torch.arange(size) // 3 - 1) for size in (n + 3, m + 3))),
+        "own groups": GroupPool(*(allocate(torch.arange(BATCH * (x + 6)).view(BATCH, -1) % 9) for x in (n, m))),
         "cells": SelectCells("weights", slice(m // 3, None)),
     },
-    "of masks": lambda place, h, n, m, dim: {
+    "of masks": lambda allocate, h, n, m, dim: {
         "mass": Mass(Window(2, 1)),
-        "dense": Mass(place(torch.arange(h * n * m).view(1, h, n, m) % 3 != 1)),
-        "padding": Mass(~Padding(place(torch.arange(BATCH * m).view(BATCH, m) % 5 != 1))),
-        "documents": Mass(Documents(place(torch.arange(m) // 9))),
+        "dense": Mass(allocate(torch.arange(h * n * m).view(1, h, n, m) % 3 != 1)),
+        "padding": Mass(~Padding(allocate(torch.arange(BATCH * m).view(BATCH, m) % 5 != 1))),
+        "documents": Mass(Documents(allocate(torch.arange(m) // 9))),
     },
-    "divergence": lambda place, h, n, m, dim: {
+    "divergence": lambda allocate, h, n, m, dim: {
         "divergence": KLDivergence(
             weights(
-                place(torch.randn(BATCH, h, n, dim + 1)),
-                place(torch.randn(BATCH, h, m, dim + 1)),
-                mask=Window(90, 3) | Padding(place(torch.arange(BATCH * m).view(BATCH, m) % 5 != 1)),
-                score=Sinks(ScaledDotProduct() + Alibi(place(torch.rand(h))), place(torch.randn(h))),
+                allocate(torch.randn(BATCH, h, n, dim + 1)),
+                allocate(torch.randn(BATCH, h, m, dim + 1)),
+                mask=Window(90, 3) | Padding(allocate(torch.arange(BATCH * m).view(BATCH, m) % 5 != 1)),
+                score=Sinks(ScaledDotProduct() + Alibi(allocate(torch.rand(h))), allocate(torch.randn(h))),
             )
         )
     },
@@ -162,7 +166,7 @@ LAYOUTS = ("contiguous", "heads last", "features first")
 
 
 def run(
-    place: Place,
+    allocate: Allocate,
     sizes: Any,
     dims: Any,
     heads: Any,
@@ -173,44 +177,46 @@ def run(
     dtype: Any,
     layout: str,
 ) -> list[Tensor]:
-    """Output, measures and gradients of a call whose tensors are at a place; the memory they are in changes none."""
+    """Output, measures and gradients of a call whose tensors are in allocated memory."""
     torch.manual_seed(0)
     (queries, keys), (head_dim, value_dim), (num_heads, kv_heads) = sizes, dims, heads
     inputs = [
-        _laid_out(place, layout, dtype, BATCH, *shape).requires_grad_()
+        _laid_out(allocate, layout, dtype, BATCH, *shape).requires_grad_()
         for shape in ((num_heads, queries, head_dim), (kv_heads, keys, head_dim), (kv_heads, keys, value_dim))
     ]
     of = num_heads, queries, keys
-    rule = RELATIVE[score](place, num_heads, head_dim) if score in RELATIVE else SCORES[score](place, *of)
-    requested = MEASURES[measures](place, *of, head_dim)
+    rule = RELATIVE[score](allocate, num_heads, head_dim) if score in RELATIVE else SCORES[score](allocate, *of)
+    requested = MEASURES[measures](allocate, *of, head_dim)
     if measures == "of cells":  # placed with three more in front
         pool: Any = requested["groups"]
         requested["groups"] = GroupPool(pool.query_groups[3:], pool.key_groups[3:])
-        own: Any = requested["own groups"]
-        requested["own groups"] = GroupPool(own.query_groups[:, 6:], own.key_groups[:, 6:])
+        grouped: Any = requested["own groups"]
+        requested["own groups"] = GroupPool(grouped.query_groups[:, 6:], grouped.key_groups[:, 6:])
     if not dropout:  # with it, all gradients must be those of the kernel
         rule = map_float_tensors(rule, Tensor.requires_grad_)
         requested = map_float_tensors(requested, Tensor.requires_grad_) if measures == "of keys" else requested
     leaves = [*inputs, *(x for x in (*tensors_in(rule), *tensors_in(requested)) if x.requires_grad)]
-    att = attend(*inputs, mask=MASKS[mask](place, *of), score=rule, measure=requested, dropout=dropout, kernel="native")
+    att = attend(
+        *inputs, mask=MASKS[mask](allocate, *of), score=rule, measure=requested, dropout=dropout, kernel="native"
+    )
     parts = [part for x in att.measured.values() for part in (x if isinstance(x, tuple) else (x,))]
     results = [att.output, *(part for part in parts if part.is_floating_point())]
-    output_gradients = [place(torch.linspace(-1, 1, x.numel()).view(x.shape).to(x.dtype)) for x in results]
+    output_gradients = [allocate(torch.linspace(-1, 1, x.numel()).view(x.shape).to(x.dtype)) for x in results]
     finite = [torch.where(part.isfinite(), part, 0.0) for part in results]
     return [*results, *torch.autograd.grad(finite, leaves, output_gradients, allow_unused=True, materialize_grads=True)]
 
 
-def _laid_out(place: Place, layout: str, dtype: torch.dtype, *shape: int) -> Tensor:
+def _laid_out(allocate: Allocate, layout: str, dtype: torch.dtype, *shape: int) -> Tensor:
     order = {"contiguous": (0, 1, 2, 3), "heads last": (0, 2, 1, 3), "features first": (0, 1, 3, 2)}[layout]
-    whole = torch.randn([shape[axis] for axis in order]).to(dtype)
-    return place(whole).permute(order)  # each of these permutations is its own inverse
+    storage = torch.randn([shape[axis] for axis in order]).to(dtype)
+    return allocate(storage).permute(order)  # each of these permutations is its own inverse
 
 
-def run_linear(place: Place, rows: int, features: tuple[int, int], dtype: torch.dtype) -> list[Tensor]:
-    """A linear layer of a few rows, with a bias and without one; its tensors are at a place."""
+def run_linear(allocate: Allocate, rows: int, features: tuple[int, int], dtype: torch.dtype) -> list[Tensor]:
+    """A linear layer of a few rows, with a bias and without one; its tensors are in allocated memory."""
     torch.manual_seed(0)
     x, weight, bias = (
-        place(torch.randn(shape).to(dtype)) for shape in ((rows, features[0]), features[::-1], features[1:])
+        allocate(torch.randn(shape).to(dtype)) for shape in ((rows, features[0]), features[::-1], features[1:])
     )
     native = library()
     assert isinstance(native, Library)
@@ -218,7 +224,7 @@ def run_linear(place: Place, rows: int, features: tuple[int, int], dtype: torch.
 
 
 def sample(rounds: int = 1) -> list[tuple[Any, ...]]:
-    """Functions and their arguments after the place: every pair of two settings occurs, in each round with others."""
+    """Functions and their arguments without the allocator: every pair of settings occurs, in other cases each round."""
     cases: list[tuple[Any, ...]] = []
     scores = [*SCORES, *RELATIVE]
     for seed in range(rounds):
@@ -234,7 +240,7 @@ _kept: list[Any] = []
 
 
 def guarded(tensor: Tensor, at_end: bool) -> Tensor:
-    """A copy of a tensor that starts right after, or ends right before, a page that may not be touched."""
+    """A copy of a tensor that starts right after, or ends right before, a page that must not be accessed."""
     page, size = mmap.PAGESIZE, tensor.numel() * tensor.element_size()
     inside = (size + page - 1) // page * page
     memory = mmap.mmap(-1, inside + 2 * page)
@@ -242,8 +248,8 @@ def guarded(tensor: Tensor, at_end: bool) -> Tensor:
     for guard in (start, start + page + inside):
         if _libc.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(page), PROT_NONE):
             raise OSError(ctypes.get_errno(), "mprotect")
-    place = start + page + (inside - size if at_end else 0)
-    buffer = (ctypes.c_char * max(size, 1)).from_address(place)
+    address = start + page + (inside - size if at_end else 0)
+    buffer = (ctypes.c_char * max(size, 1)).from_address(address)
     _kept.append((memory, buffer))
     if not tensor.numel():
         return tensor.clone()
@@ -273,8 +279,8 @@ def run_guarded(case: tuple[Any, ...]) -> None:
         finally:
             for owner, name, original in allocators:
                 setattr(owner, name, original)
-        for ours, theirs in zip(actual, expected, strict=True):
-            assert torch.equal(ours.nan_to_num(7.0), theirs.nan_to_num(7.0)), case
+        for result, reference in zip(actual, expected, strict=True):
+            assert torch.equal(result.nan_to_num(7.0), reference.nan_to_num(7.0)), case
         _kept.clear()
 
 

@@ -42,48 +42,48 @@ WAYS = (
 
 
 def subclass(rule, method, override, way="in a subclass", **stored):
-    """The same rule as a subclass of its class; `override` gets the parent's answer and the arguments of the call."""
+    """The same rule as a subclass of its class; `override` gets the parent's result and the arguments of the call."""
     kind = type(rule)
 
     def overridden(self, *arguments):
         return override(self, getattr(kind, method)(self, *arguments), *arguments)
 
-    own = {method: overridden}
+    methods = {method: overridden}
     if way == "in a mixin":
-        cls = type("Mine", (type("Mixin", (), own), kind), {})
+        cls = type("Mine", (type("Mixin", (), methods), kind), {})
     elif way == "in a mixin that is a rule":
-        cls = type("Mine", (type("Mixin", (BASES[method],), own), kind), {})
+        cls = type("Mine", (type("Mixin", (BASES[method],), methods), kind), {})
     elif way == "in a subclass of one with hints":
         hints = {hint: getattr_static(kind, hint) for hint in HINTS[method]}
-        cls = type("Mine", (type("Hinted", (kind,), hints),), own)
+        cls = type("Mine", (type("Hinted", (kind,), hints),), methods)
     else:
-        cls = type("Mine", (kind,), own)
+        cls = type("Mine", (kind,), methods)
     if way == "in a parent of the subclass":
         cls = type("Mine", (cls,), {})
     if stored:
         cls = make_dataclass("Mine", stored, bases=(cls,), kw_only=True, eq=False)
-    mine = object.__new__(cls)
-    vars(mine).update(vars(rule) | stored)
-    return mine
+    instance = object.__new__(cls)
+    vars(instance).update(vars(rule) | stored)
+    return instance
 
 
 def compare_kernels(define, measures, leaves=(), **rules):
-    """Compare every kernel that serves the call with the definition; return the names of these kernels.
+    """Compare every kernel that supports the call with the definition; return the names of these kernels.
 
     `define` returns the output and, by name, a tensor or a tuple of tensors for each measure.
     """
     tensors = dict(zip(("query", "key", "value"), TENSORS, strict=True)) | {
         f"leaf {i}": x for i, x in enumerate(leaves)
     }
-    whole, kernel_names = Call(tensors, lambda _: rules, measures), []
+    full_call, kernel_names = Call(tensors, lambda _: rules, measures), []
     for kernel in kernels(rows=5):
-        call = whole.with_measures_of(kernel)
+        call = full_call.with_measures_of(kernel)
         if not any(kernel.unsupported_reasons(call.inputs())):
             output, measured = define()
             expected = {"output": output} | parts_of({name: measured[name] for name in call.measures})
-            actual = call.results(kernel)
+            instance = call.results(kernel)
             for name, exact in with_gradients(expected, tensors).items():
-                assert difference(actual[name], exact) <= 1e-9, (kernel.name, name)
+                assert difference(instance[name], exact) <= 1e-9, (kernel.name, name)
             kernel_names.append(kernel.name)
     return kernel_names
 
