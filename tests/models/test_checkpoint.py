@@ -48,9 +48,11 @@ def test_what_is_saved_is_loaded(tmp_path, tying):
     loaded = load_model(tmp_path / "new" / "folder")
     assert loaded.config == model.config
     assert not loaded.training
-    for (name, mine), (other_name, other) in zip(model.state_dict().items(), loaded.state_dict().items(), strict=True):
+    for (name, actual), (other_name, other) in zip(
+        model.state_dict().items(), loaded.state_dict().items(), strict=True
+    ):
         assert name == other_name
-        assert torch.equal(mine, other)
+        assert torch.equal(actual, other)
     stored = load_file(tmp_path / "new" / "folder" / "model.safetensors")
     assert sum(tensor.numel() for tensor in stored.values()) == sum(p.numel() for p in model.parameters())
 
@@ -66,7 +68,7 @@ def test_half_the_size_in_bfloat16(tmp_path):
     assert torch.equal(loaded, model.src_embedding.weight.bfloat16().float())
 
 
-def test_a_tokenizer_lies_beside_the_model(tmp_path):
+def test_a_tokenizer_is_saved_with_the_model(tmp_path):
     class Tokenizer:
         def save(self, folder):
             (Path(folder) / "tokenizer.json").write_text("{}")
@@ -77,7 +79,7 @@ def test_a_tokenizer_lies_beside_the_model(tmp_path):
 
 @pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 @pytest.mark.parametrize("where", ["save_file", "fsync"])
-def test_a_save_that_fails_leaves_the_old_model_whole(tmp_path, monkeypatch, failure, where):
+def test_a_failed_save_leaves_the_old_model_complete(tmp_path, monkeypatch, failure, where):
     save_model(tmp_path, make_model(0))
     before = contents(tmp_path)
     writes = []
@@ -99,7 +101,7 @@ def test_a_save_that_fails_leaves_the_old_model_whole(tmp_path, monkeypatch, fai
 
 
 @pytest.mark.parametrize("size", [0, 5, 1000, -1])
-def test_a_truncated_file_is_called_so(tmp_path, size):
+def test_a_truncated_file_is_reported_as_truncated(tmp_path, size):
     save_model(tmp_path, make_model())
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:size])
@@ -161,7 +163,7 @@ def test_missing_files_are_named(tmp_path):
         ),
     ],
 )
-def test_a_config_that_does_not_fit_says_why(tmp_path, text, words):
+def test_an_invalid_config_file_is_refused_with_the_reason(tmp_path, text, words):
     save_model(tmp_path, make_model())
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(InvalidCheckpoint, match=words) as caught:
@@ -185,7 +187,7 @@ def test_a_config_that_does_not_fit_says_why(tmp_path, text, words):
         ),
     ],
 )
-def test_a_config_of_impossible_sizes_says_why(tmp_path, changes, words):
+def test_impossible_sizes_are_refused_with_the_reason(tmp_path, changes, words):
     save_model(tmp_path, make_model())
     (tmp_path / "config.json").write_text(json.dumps({**FORMAT, **vars(CONFIG), **changes}))
     with pytest.raises(InvalidCheckpoint, match=words) as caught:
@@ -201,7 +203,7 @@ def test_sizes_far_from_those_of_the_file_take_no_memory(tmp_path):
         load_model(tmp_path)
 
 
-def test_bytes_that_are_no_text_say_so(tmp_path):
+def test_files_that_are_not_text_are_refused(tmp_path):
     save_model(tmp_path, make_model())
     (tmp_path / "config.json").write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidCheckpoint, match="not valid JSON"):
@@ -253,7 +255,7 @@ def test_the_weights_may_be_read_by_whom_the_umask_lets(tmp_path):
     assert stat.S_IMODE((tmp_path / "model.safetensors").stat().st_mode) == 0o644
 
 
-def test_the_folder_of_a_run_says_where_its_models_are(tmp_path):
+def test_the_error_for_a_run_folder_names_its_models(tmp_path):
     for name in ("best", "last"):
         save_model(tmp_path / name, Transformer(TransformerConfig(20, d_model=8, num_heads=2, d_ff=8)))
     with pytest.raises(
@@ -263,7 +265,7 @@ def test_the_folder_of_a_run_says_where_its_models_are(tmp_path):
 
 
 @pytest.mark.parametrize("ends", [5, None, ["a"]])
-def test_ends_that_are_no_words_are_refused(tmp_path, ends):
+def test_invalid_eos_ids_are_refused(tmp_path, ends):
     save_model(tmp_path, GPT(GPTConfig(9, d_model=16, num_heads=2, num_layers=1, d_ff=16)))
     values = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**values, "eos_ids": ends}))
@@ -303,6 +305,6 @@ def test_a_config_is_loaded_without_weights(tmp_path):
         load_config(tmp_path / "missing")
 
 
-def test_an_expected_class_that_is_none_is_refused(tmp_path):
+def test_an_expected_class_must_be_a_model_class(tmp_path):
     with pytest.raises(InvalidType, match="expected: expected a class of models, such as Bert, got 'Bert'"):
         load_model(tmp_path, "Bert")

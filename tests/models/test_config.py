@@ -1,4 +1,4 @@
-"""What every model says of a configuration that is none of its own."""
+"""Every model refuses configurations of other models."""
 
 from __future__ import annotations
 
@@ -76,6 +76,6 @@ def test_positions_in_attention_start_alike_in_every_model(positions):
 
 
 @pytest.mark.parametrize("words", [torch.tensor(3), torch.tensor([3, 4]), torch.zeros(2, 0, dtype=torch.int64)])
-def test_words_that_are_no_batch_are_refused(words):
+def test_token_ids_without_a_batch_axis_are_refused(words):
     with pytest.raises(InvalidArgument, match=r"input_ids: expected shape \(batch, tokens\)"):
         GPT(GPTConfig(9, d_model=16, num_heads=2, num_layers=1, d_ff=16))(words)

@@ -33,33 +33,33 @@ def randomize(module: torch.nn.Module) -> None:
 
 @torch.no_grad()
 def test_a_stack_of_llama_layers_equals_transformers():
-    ours = build_stack(TransformerLayerConfig(**SIZES, **LLAMA), 2, causal=True).eval()
-    randomize(ours)
+    model = build_stack(TransformerLayerConfig(**SIZES, **LLAMA), 2, causal=True).eval()
+    randomize(model)
     config = LlamaConfig(
         vocab_size=9, hidden_size=32, num_attention_heads=4, num_key_value_heads=2, head_dim=12, intermediate_size=48,
         num_hidden_layers=2, rms_norm_eps=1e-6,
     )  # fmt: skip
-    theirs = LlamaModel(config).eval()
-    for mine, other in zip(ours.layers, theirs.layers, strict=True):
-        query, key, value = mine.self_attention.in_proj.weight.split(mine.self_attention.projection_sizes)
-        gate, up = mine.feed_forward.fc1.weight.chunk(2)
-        other.load_state_dict(
+    reference = LlamaModel(config).eval()
+    for layer, reference_layer in zip(model.layers, reference.layers, strict=True):
+        query, key, value = layer.self_attention.in_proj.weight.split(layer.self_attention.projection_sizes)
+        gate, up = layer.feed_forward.fc1.weight.chunk(2)
+        reference_layer.load_state_dict(
             {
                 "self_attn.q_proj.weight": query,
                 "self_attn.k_proj.weight": key,
                 "self_attn.v_proj.weight": value,
-                "self_attn.o_proj.weight": mine.self_attention.out_proj.weight,
+                "self_attn.o_proj.weight": layer.self_attention.out_proj.weight,
                 "mlp.gate_proj.weight": gate,
                 "mlp.up_proj.weight": up,
-                "mlp.down_proj.weight": mine.feed_forward.fc2.weight,
-                "input_layernorm.weight": mine.self_attention_residual.norm.weight,
-                "post_attention_layernorm.weight": mine.feed_forward_residual.norm.weight,
+                "mlp.down_proj.weight": layer.feed_forward.fc2.weight,
+                "input_layernorm.weight": layer.self_attention_residual.norm.weight,
+                "post_attention_layernorm.weight": layer.feed_forward_residual.norm.weight,
             }
         )
-    theirs.norm.weight.copy_(ours.norm.weight)
+    reference.norm.weight.copy_(model.norm.weight)
     hidden = torch.randn(2, 7, 32)
-    expected = theirs(inputs_embeds=hidden).last_hidden_state
-    torch.testing.assert_close(ours(hidden).hidden, expected, rtol=0, atol=1e-5)
+    expected = reference(inputs_embeds=hidden).last_hidden_state
+    torch.testing.assert_close(model(hidden).hidden, expected, rtol=0, atol=1e-5)
 
 
 @torch.no_grad()

@@ -95,9 +95,9 @@ def test_decoding_token_by_token_with_a_cache_equals_one_call():
 
 def test_several_targets_of_a_sentence_share_its_memory():
     model, rows = random_model(), torch.randint(1, 30, (6, 4))
-    found = model.decode(rows, model.encode(SRC, LENGTHS), LENGTHS)
+    actual = model.decode(rows, model.encode(SRC, LENGTHS), LENGTHS)
     apart = model.forward_features(SRC.repeat_interleave(3, 0), rows, LENGTHS.repeat_interleave(3))[0]
-    torch.testing.assert_close(found, apart)
+    torch.testing.assert_close(actual, apart)
 
 
 def test_losses_on_logits_and_attention_give_every_weight_a_gradient():
@@ -113,12 +113,12 @@ def test_losses_on_logits_and_attention_give_every_weight_a_gradient():
 def test_autocast_computes_in_its_dtype():
     model = random_model().float()
     with torch.autocast("cpu", torch.bfloat16):
-        found = model(SRC, TGT, LENGTHS, output_attentions=True)
-    assert found.logits.dtype == torch.bfloat16
-    assert found.attentions.cross[0].output.dtype == torch.bfloat16
-    found.logits.float().square().mean().backward()
+        actual = model(SRC, TGT, LENGTHS, output_attentions=True)
+    assert actual.logits.dtype == torch.bfloat16
+    assert actual.attentions.cross[0].output.dtype == torch.bfloat16
+    actual.logits.float().square().mean().backward()
     assert all(parameter.grad.dtype == torch.float32 for parameter in model.parameters())
-    torch.testing.assert_close(found.logits.float(), model(SRC, TGT, LENGTHS).logits, atol=0.3, rtol=0.05)
+    torch.testing.assert_close(actual.logits.float(), model(SRC, TGT, LENGTHS).logits, atol=0.3, rtol=0.05)
 
 
 @pytest.mark.parametrize("tying", ["all", "decoder", "none"])

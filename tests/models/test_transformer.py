@@ -31,16 +31,16 @@ def small(seed: int = 0, **changes) -> Transformer:
 
 
 def with_torch_weights(norm_first: bool, activation: str) -> tuple[Transformer, nn.Transformer]:
-    ours = small(norm_first=norm_first, activation=activation)
-    theirs = nn.Transformer(
+    model = small(norm_first=norm_first, activation=activation)
+    reference = nn.Transformer(
         32, 4, 2, 2, 48, norm_first=norm_first, activation=activation, batch_first=True, dropout=0.1
     )
-    theirs.encoder.use_nested_tensor = False  # a prototype that warns
+    reference.encoder.use_nested_tensor = False  # a prototype that warns
     if not norm_first:  # torch puts a norm behind the last one, which the paper does not have
-        theirs.encoder.norm = theirs.decoder.norm = None
-    names = set(ours.state_dict())
+        reference.encoder.norm = reference.decoder.norm = None
+    names = set(model.state_dict())
     copied = {}
-    for name, tensor in theirs.state_dict().items():
+    for name, tensor in reference.state_dict().items():
         last = (
             {"norm2.": "feed_forward_residual.norm."}
             if name.startswith("encoder")
@@ -54,28 +54,28 @@ def with_torch_weights(norm_first: bool, activation: str) -> tuple[Transformer, 
                 name = name.replace(old, new)
                 break
         assert name in names
-        copied[name] = tensor + 0.01 * torch.randn_like(tensor)  # biases and norms unlike those that both begin with
-    theirs.load_state_dict({old: copied[new] for old, new in zip(theirs.state_dict(), copied, strict=True)})
-    ours.load_state_dict(copied, strict=False)
-    return ours, theirs
+        copied[name] = tensor + 0.01 * torch.randn_like(tensor)  # biases and norms that differ from the initial ones
+    reference.load_state_dict({old: copied[new] for old, new in zip(reference.state_dict(), copied, strict=True)})
+    model.load_state_dict(copied, strict=False)
+    return model, reference
 
 
-@pytest.mark.filterwarnings("ignore:enable_nested_tensor")  # torch says that pre-norm has no fast path
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")  # pre-norm has no fast path in torch
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("mode", ["eval", "gradients"])
 def test_equals_torch_with_the_same_weights(norm_first, activation, mode):
-    ours, theirs = with_torch_weights(norm_first, activation)
-    ours.eval()
-    theirs.eval()
+    model, reference = with_torch_weights(norm_first, activation)
+    model.eval()
+    reference.eval()
     src, tgt, lengths = torch.randint(3, 60, (3, 9)), torch.randint(3, 60, (3, 7)), torch.tensor([9, 4, 1])
     padding = torch.arange(9) >= lengths[:, None]
     future = torch.ones(7, 7, dtype=torch.bool).triu(1)
-    embed = ours.src_embedding
-    table = ours.src_positions.table
+    embed = model.src_embedding
+    table = model.src_positions.table
 
     def stock():
-        return theirs(
+        return reference(
             embed(src) * math.sqrt(32) + table[:9],
             embed(tgt) * math.sqrt(32) + table[:7],
             tgt_mask=future,
@@ -85,13 +85,13 @@ def test_equals_torch_with_the_same_weights(norm_first, activation, mode):
 
     if mode == "eval":
         with torch.no_grad():
-            torch.testing.assert_close(ours.forward_features(src, tgt, lengths)[0], stock(), rtol=0, atol=1e-5)
+            torch.testing.assert_close(model.forward_features(src, tgt, lengths)[0], stock(), rtol=0, atol=1e-5)
         return
-    mine, other = (
+    actual, other = (
         torch.autograd.grad((hidden**2).mean(), embed.weight)
-        for hidden in (ours.forward_features(src, tgt, lengths)[0], stock())
+        for hidden in (model.forward_features(src, tgt, lengths)[0], stock())
     )
-    torch.testing.assert_close(mine[0], other[0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(actual[0], other[0], rtol=1e-4, atol=1e-5)
 
 
 def test_logits_are_the_hidden_states_times_the_embeddings():
@@ -123,7 +123,7 @@ def test_padding_changes_nothing():
     )
 
 
-def test_a_later_word_changes_nothing_before_it():
+def test_a_later_token_changes_nothing_before_it():
     model = small().eval()
     src, tgt = torch.randint(3, 60, (1, 5)), torch.randint(3, 60, (1, 6))
     changed = tgt.clone()
@@ -141,7 +141,7 @@ def test_tied_weights_are_one_parameter(tying):
     assert model(torch.tensor([[5]]), torch.tensor([[1]])).logits.shape == (1, 1, 60 if tying == "all" else 70)
 
 
-def test_weights_begin_as_in_fairseq():
+def test_weights_are_initialized_as_in_fairseq():
     model = small(vocab_size=4000, tie_embeddings="none")
     assert model.src_embedding.weight[1:].std().item() == pytest.approx(32**-0.5, rel=0.02)
     assert (model.src_embedding.weight[0] == 0).all()
@@ -149,17 +149,19 @@ def test_weights_begin_as_in_fairseq():
     for part in layer.cross_attention.in_proj.weight.split(32):  # whose gain there is 1/√2
         assert part.abs().max().item() == pytest.approx(math.sqrt(6 / 64 / 2), rel=0.02)
     assert layer.cross_attention.out_proj.weight.abs().max().item() == pytest.approx(math.sqrt(6 / 64), rel=0.02)
-    theirs = nn.Linear(32, 48)
-    for ours, peer in zip(layer.feed_forward.fc1.parameters(), theirs.parameters(), strict=True):
-        assert ours.abs().max().item() == pytest.approx(peer.abs().max().item(), rel=0.1)
+    reference = nn.Linear(32, 48)
+    for actual, peer in zip(layer.feed_forward.fc1.parameters(), reference.parameters(), strict=True):
+        assert actual.abs().max().item() == pytest.approx(peer.abs().max().item(), rel=0.1)
 
 
-def test_attention_begins_as_torchs():
-    ours, theirs = MultiHeadAttention(64, 4), nn.MultiheadAttention(64, 4)
-    assert ours.in_proj.weight.std().item() == pytest.approx(theirs.in_proj_weight.std().item(), rel=0.03)
-    assert ours.in_proj.weight.abs().max().item() == pytest.approx(theirs.in_proj_weight.abs().max().item(), rel=0.01)
-    assert not ours.in_proj.bias.any()
-    assert not ours.out_proj.bias.any()
+def test_attention_is_initialized_as_torchs():
+    attention, reference = MultiHeadAttention(64, 4), nn.MultiheadAttention(64, 4)
+    assert attention.in_proj.weight.std().item() == pytest.approx(reference.in_proj_weight.std().item(), rel=0.03)
+    assert attention.in_proj.weight.abs().max().item() == pytest.approx(
+        reference.in_proj_weight.abs().max().item(), rel=0.01
+    )
+    assert not attention.in_proj.bias.any()
+    assert not attention.out_proj.bias.any()
 
 
 @pytest.mark.parametrize(
@@ -211,18 +213,18 @@ def test_decoding_with_a_cache_equals_decoding_at_once(with_lengths):
     src, tgt = torch.randint(3, 60, (3, 6)), torch.randint(3, 60, (6, 8))
     lengths = torch.tensor([6, 2, 4]) if with_lengths else None
     memory = model.encode(src, lengths)
-    whole = model.decode(tgt, memory, lengths)  # two rows a sentence
+    full = model.decode(tgt, memory, lengths)  # two rows a sentence
     singly = model.decode(
         tgt, memory.repeat_interleave(2, dim=0), None if lengths is None else lengths.repeat_interleave(2)
     )
-    torch.testing.assert_close(whole, singly)
+    torch.testing.assert_close(full, singly)
     cache = model.new_cache()
     steps = [model.decode(tgt[:, i : i + 1], memory, lengths, cache=cache) for i in range(8)]
-    torch.testing.assert_close(torch.cat(steps, dim=1), whole)
+    torch.testing.assert_close(torch.cat(steps, dim=1), full)
 
 
 @torch.no_grad()
-def test_reordered_rows_go_on_as_if_they_had_always_been_there():
+def test_reordered_rows_continue_their_sequences():
     model = small().eval()
     src, tgt, lengths = torch.randint(3, 60, (3, 6)), torch.randint(3, 60, (6, 8)), torch.tensor([6, 2, 4])
     memory, cache = model.encode(src, lengths), model.new_cache()
@@ -231,8 +233,8 @@ def test_reordered_rows_go_on_as_if_they_had_always_been_there():
     cache.batch_select_indices(torch.tensor([0, 2]), rows)
     kept = torch.tensor([0, 2])
     step = model.decode(tgt[rows, 5:6], memory[kept], lengths[kept], cache=cache)
-    whole = model.decode(tgt[rows, :6], memory[kept], lengths[kept])
-    torch.testing.assert_close(step, whole[:, 5:])
+    full = model.decode(tgt[rows, :6], memory[kept], lengths[kept])
+    torch.testing.assert_close(step, full[:, 5:])
 
 
 @pytest.mark.parametrize(
@@ -263,12 +265,12 @@ def test_reordered_rows_go_on_as_if_they_had_always_been_there():
         ({"dropout": None}, "dropout: expected a finite number of at least 0 and below 1, got None"),
     ],
 )
-def test_a_config_that_cannot_be_built_says_why(changes, words):
+def test_invalid_configs_are_refused_with_the_reason(changes, words):
     with pytest.raises(InvalidArgument, match=words):
         dataclasses.replace(SMALL, **changes)
 
 
-def test_all_objections_to_a_config_come_at_once():
+def test_all_problems_of_a_config_are_in_one_error():
     with pytest.raises(InvalidArgument) as caught:
         TransformerConfig(0, d_ff=-1, norm="middle", pad_id=-5)  # pyright: ignore[reportArgumentType]
     for part in (
@@ -321,19 +323,19 @@ def test_all_objections_to_a_config_come_at_once():
         ),
     ],
 )
-def test_input_that_does_not_fit_is_named(src, tgt, lengths, words):
+def test_invalid_inputs_are_named(src, tgt, lengths, words):
     with pytest.raises(InvalidArgument, match=words):
         small()(src, tgt, lengths)
 
 
-def test_memory_that_does_not_fit_is_named():
+def test_an_invalid_memory_is_named():
     with pytest.raises(InvalidArgument, match=r"memory: expected shape \(sentences, source, 32\) .*, got \(2, 5, 31\)"):
         small().decode(torch.ones(2, 3).long(), torch.zeros(2, 5, 31))
     with pytest.raises(InvalidArgument, match=r"memory: .* with at least one sentence, .* got \(0, 5, 32\)"):
         small().decode(torch.ones(2, 3).long(), torch.zeros(0, 5, 32))
 
 
-def test_lists_are_no_tensors():
+def test_lists_are_refused():
     with pytest.raises(InvalidType) as caught:
         small()([[5, 6]], torch.ones(1, 3).long(), [2])  # pyright: ignore[reportArgumentType]
     for name in ("src", "src_lengths"):

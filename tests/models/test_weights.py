@@ -1,4 +1,4 @@
-"""Weights from a file: all that fit, or an objection to each that does not."""
+"""Weights from a file: all are loaded, or each that does not fit is named."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def test_a_loaded_model_is_the_one_that_was_saved(tmp_path, tying, positions):
     embeddings = [loaded.src_embedding.weight, loaded.tgt_embedding.weight, loaded.lm_head.weight]
     assert len({id(weight) for weight in embeddings}) == {"all": 1, "decoder": 2, "none": 3}[tying]
     assert all(parameter.requires_grad and parameter.device.type == "cpu" for parameter in loaded.parameters())
-    for (name, mine), (other, theirs) in zip(model.named_buffers(), loaded.named_buffers(), strict=True):
+    for (name, actual), (other, reference) in zip(model.named_buffers(), loaded.named_buffers(), strict=True):
         assert name == other
-        assert torch.equal(mine, theirs)
+        assert torch.equal(actual, reference)
     src, tgt = torch.randint(3, 60, (2, 7)), torch.randint(3, 60, (2, 600))  # past the first table of sinusoids
     assert torch.equal(loaded(src, tgt).logits, model(src, tgt).logits)
 
@@ -82,9 +82,9 @@ def test_a_model_without_weights_has_no_memory_and_imports_no_compiler():
 def test_every_floating_dtype_becomes_float32(tmp_path, dtype):
     model = make_model()
     save_model(tmp_path, model, dtype=dtype)
-    for mine, loaded in zip(model.parameters(), load_model(tmp_path).parameters(), strict=True):
+    for actual, loaded in zip(model.parameters(), load_model(tmp_path).parameters(), strict=True):
         assert loaded.dtype == torch.float32
-        assert torch.equal(loaded, mine.to(dtype).float())
+        assert torch.equal(loaded, actual.to(dtype).float())
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.uint8, torch.complex64])
@@ -118,8 +118,8 @@ def test_a_loaded_model_keeps_nothing_of_the_file(tmp_path):
     path = tmp_path / "model.safetensors"
     with path.open("r+b") as file:  # in place, where a mapped file would change with it
         file.write(bytes(path.stat().st_size))
-    for mine, theirs in zip(model.parameters(), loaded.parameters(), strict=True):
-        assert torch.equal(mine, theirs)
+    for actual, reference in zip(model.parameters(), loaded.parameters(), strict=True):
+        assert torch.equal(actual, reference)
 
 
 def test_damaged_pickles_and_sparse_tensors_are_refused(tmp_path):
@@ -130,15 +130,15 @@ def test_damaged_pickles_and_sparse_tensors_are_refused(tmp_path):
     file, draw = tmp_path / "pytorch_model.bin", random.Random(0)
     for zipped in (True, False):
         torch.save(weights, file, _use_new_zipfile_serialization=zipped)
-        whole = file.read_bytes()
-        for size in (1, 10, 1000, len(whole) - 1):
-            file.write_bytes(whole[:size])
+        full = file.read_bytes()
+        for size in (1, 10, 1000, len(full) - 1):
+            file.write_bytes(full[:size])
             with pytest.raises(InvalidCheckpoint):
                 load_model(tmp_path)
         for _ in range(60):
-            damaged = bytearray(whole)
+            damaged = bytearray(full)
             for _ in range(3):
-                damaged[draw.randrange(min(len(whole), 2000))] = draw.randrange(256)
+                damaged[draw.randrange(min(len(full), 2000))] = draw.randrange(256)
             file.write_bytes(damaged)
             with suppress(InvalidCheckpoint):  # some bytes do not matter
                 load_model(tmp_path)

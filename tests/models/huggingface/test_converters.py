@@ -33,9 +33,9 @@ REAL = (torch.arange(9) < LENGTHS[:, None]).long()
 
 
 def loads_whole(kind: type[PreTrainedModel], folder: Path) -> PreTrainedModel:
-    """What transformers makes of a folder, in which nothing may be missing or unexpected."""
-    model, told = kind.from_pretrained(folder, output_loading_info=True)
-    assert not any(told.values()), told
+    """Load a folder by transformers; no weight may be missing or unexpected."""
+    model, info = kind.from_pretrained(folder, output_loading_info=True)
+    assert not any(info.values()), info
     return model.eval()
 
 
@@ -43,24 +43,26 @@ def loads_whole(kind: type[PreTrainedModel], folder: Path) -> PreTrainedModel:
 @pytest.mark.parametrize("head", BERTS)
 @pytest.mark.parametrize("changes", [{}, {"hidden_act": "gelu_new", "num_labels": 3, "layer_norm_eps": 1e-3}])
 def test_berts(tmp_path, head, changes):
-    theirs = bert(BERTS[head], **changes)
-    theirs.save_pretrained(tmp_path / "theirs")
-    ours = load_model(tmp_path / "theirs")
+    reference = bert(BERTS[head], **changes)
+    reference.save_pretrained(tmp_path / "original")
+    model = load_model(tmp_path / "original")
     types = torch.randint(2, WORDS.shape)
-    expected = theirs(WORDS, attention_mask=REAL, token_type_ids=types, output_hidden_states=True)
-    found = ours(WORDS, LENGTHS, types, output_attentions=True)
-    answer = expected[0] if head != "pre-training" else expected.prediction_logits
-    real = REAL.bool() if answer.ndim == 3 else slice(None)
-    output = found.last_hidden_state if found.logits is None else found.logits
-    torch.testing.assert_close(output[real], answer[real], rtol=0, atol=1e-5)
-    save_model(tmp_path / "ours", ours, format="transformers")
-    if head != "pre-training":  # of which the task of next sentences is left behind
-        again = loads_whole(BERTS[head], tmp_path / "ours")(WORDS, attention_mask=REAL, token_type_ids=types)[0]
+    expected = reference(WORDS, attention_mask=REAL, token_type_ids=types, output_hidden_states=True)
+    actual = model(WORDS, LENGTHS, types, output_attentions=True)
+    expected_output = expected[0] if head != "pre-training" else expected.prediction_logits
+    real = REAL.bool() if expected_output.ndim == 3 else slice(None)
+    output = actual.last_hidden_state if actual.logits is None else actual.logits
+    torch.testing.assert_close(output[real], expected_output[real], rtol=0, atol=1e-5)
+    save_model(tmp_path / "saved", model, format="transformers")
+    if head != "pre-training":  # the head for next-sentence prediction is dropped
+        again = loads_whole(BERTS[head], tmp_path / "saved")(WORDS, attention_mask=REAL, token_type_ids=types)[0]
         torch.testing.assert_close(again, expected[0], rtol=0, atol=1e-6)
-        assert {*load_file(tmp_path / "ours/model.safetensors")} == {*load_file(tmp_path / "theirs/model.safetensors")}
-    theirs.set_attn_implementation("eager")
-    weights = theirs(WORDS, attention_mask=REAL, token_type_ids=types, output_attentions=True).attentions
-    for layer, expected_weights in zip(found.attentions, weights, strict=True):
+        assert {*load_file(tmp_path / "saved/model.safetensors")} == {
+            *load_file(tmp_path / "original/model.safetensors")
+        }
+    reference.set_attn_implementation("eager")
+    weights = reference(WORDS, attention_mask=REAL, token_type_ids=types, output_attentions=True).attentions
+    for layer, expected_weights in zip(actual.attentions, weights, strict=True):
         torch.testing.assert_close(layer.weights.dense(), expected_weights, rtol=0, atol=1e-5)
 
 
@@ -83,35 +85,35 @@ GPTS = {
 @pytest.mark.parametrize("kind", GPTS)
 def test_gpts(tmp_path, kind):
     make, changes = GPTS[kind]
-    theirs = make(**changes)
-    theirs.save_pretrained(tmp_path / "theirs")
-    ours = load_model(tmp_path / "theirs")
+    reference = make(**changes)
+    reference.save_pretrained(tmp_path / "original")
+    model = load_model(tmp_path / "original")
     words = torch.randint(3, 60, (2, 37))
-    expected = theirs(words).logits
-    torch.testing.assert_close(ours(words).logits, expected, rtol=0, atol=1e-5)
+    expected = reference(words).logits
+    torch.testing.assert_close(model(words).logits, expected, rtol=0, atol=1e-5)
     starts = torch.tensor([0, 30])
-    padded = theirs(words, attention_mask=(torch.arange(37) >= starts[:, None]).long(),
+    padded = reference(words, attention_mask=(torch.arange(37) >= starts[:, None]).long(),
                     position_ids=(torch.arange(37) - starts[:, None]).clamp(min=0)).logits  # fmt: skip
-    found = ours(words, starts).logits
-    torch.testing.assert_close(found[0], padded[0], rtol=0, atol=1e-5)
-    torch.testing.assert_close(found[1, 30:], padded[1, 30:], rtol=0, atol=1e-5)
-    torch.testing.assert_close(found[1, 30:], ours(words[1:, 30:]).logits[0], rtol=0, atol=1e-5)
-    save_model(tmp_path / "ours", ours, format="transformers")
-    again = loads_whole(type(theirs), tmp_path / "ours")
+    output = model(words, starts).logits
+    torch.testing.assert_close(output[0], padded[0], rtol=0, atol=1e-5)
+    torch.testing.assert_close(output[1, 30:], padded[1, 30:], rtol=0, atol=1e-5)
+    torch.testing.assert_close(output[1, 30:], model(words[1:, 30:]).logits[0], rtol=0, atol=1e-5)
+    save_model(tmp_path / "saved", model, format="transformers")
+    again = loads_whole(type(reference), tmp_path / "saved")
     torch.testing.assert_close(again(words).logits, expected, rtol=0, atol=1e-6)
-    assert {*load_file(tmp_path / "ours/model.safetensors")} == {*load_file(tmp_path / "theirs/model.safetensors")}
-    assert load_model(tmp_path / "ours").config == ours.config
-    assert again.get_input_embeddings().padding_idx == theirs.get_input_embeddings().padding_idx
+    assert {*load_file(tmp_path / "saved/model.safetensors")} == {*load_file(tmp_path / "original/model.safetensors")}
+    assert load_model(tmp_path / "saved").config == model.config
+    assert again.get_input_embeddings().padding_idx == reference.get_input_embeddings().padding_idx
 
 
 @pytest.mark.parametrize("make", [gpt2, llama])
 @pytest.mark.parametrize("pad", [None, 2, 5])
-def test_the_word_that_fills_up_is_the_one_that_there_was(tmp_path, make, pad):
-    make(pad_token_id=pad, eos_token_id=2).save_pretrained(tmp_path / "theirs")
-    save_model(tmp_path / "ours", load_model(tmp_path / "theirs"), format="transformers")
+def test_the_padding_token_is_kept(tmp_path, make, pad):
+    make(pad_token_id=pad, eos_token_id=2).save_pretrained(tmp_path / "original")
+    save_model(tmp_path / "saved", load_model(tmp_path / "original"), format="transformers")
     for name in ("config.json", "generation_config.json"):
-        assert json.loads((tmp_path / "ours" / name).read_text())["pad_token_id"] == (5 if pad == 5 else None)
-    assert load_model(tmp_path / "ours").config == load_model(tmp_path / "theirs").config
+        assert json.loads((tmp_path / "saved" / name).read_text())["pad_token_id"] == (5 if pad == 5 else None)
+    assert load_model(tmp_path / "saved").config == load_model(tmp_path / "original").config
 
 
 MARIANS = {
@@ -125,40 +127,40 @@ MARIANS = {
 @torch.no_grad()
 @pytest.mark.parametrize("kind", MARIANS)
 def test_marians(tmp_path, kind):
-    theirs = marian(**MARIANS[kind])
-    theirs.save_pretrained(tmp_path / "theirs")
-    ours, tgt = load_model(tmp_path / "theirs"), torch.randint(3, 60, (3, 7))
-    expected = theirs(WORDS, attention_mask=REAL, decoder_input_ids=tgt).logits
-    torch.testing.assert_close(ours(WORDS, tgt, LENGTHS).logits, expected, rtol=0, atol=1e-5)
-    save_model(tmp_path / "ours", ours, format="transformers")
-    again = loads_whole(type(theirs), tmp_path / "ours")
+    reference = marian(**MARIANS[kind])
+    reference.save_pretrained(tmp_path / "original")
+    model, tgt = load_model(tmp_path / "original"), torch.randint(3, 60, (3, 7))
+    expected = reference(WORDS, attention_mask=REAL, decoder_input_ids=tgt).logits
+    torch.testing.assert_close(model(WORDS, tgt, LENGTHS).logits, expected, rtol=0, atol=1e-5)
+    save_model(tmp_path / "saved", model, format="transformers")
+    again = loads_whole(type(reference), tmp_path / "saved")
     torch.testing.assert_close(
         again(WORDS, attention_mask=REAL, decoder_input_ids=tgt).logits, expected, rtol=0, atol=1e-6
     )
-    assert load_model(tmp_path / "ours").config == ours.config
+    assert load_model(tmp_path / "saved").config == model.config
 
 
 @torch.no_grad()
-def test_our_own_translator_becomes_a_marian(tmp_path):
+def test_a_transformer_is_saved_as_a_marian(tmp_path):
     torch.manual_seed(0)
     config = TransformerConfig(VOCAB, d_model=32, num_heads=4, num_encoder_layers=2, num_decoder_layers=1, d_ff=48)
-    ours, tgt = Transformer(config).eval(), torch.randint(3, 60, (3, 7))
-    save_model(tmp_path, ours, format="transformers")
-    theirs = loads_whole(MarianMTModel, tmp_path)
-    assert theirs.generation_config.max_length == config.max_seq_len
-    found = theirs(WORDS, attention_mask=REAL, decoder_input_ids=tgt).logits
-    torch.testing.assert_close(found, ours(WORDS, tgt, LENGTHS).logits, rtol=0, atol=1e-5)
-    torch.testing.assert_close(load_model(tmp_path)(WORDS, tgt, LENGTHS).logits, found, rtol=0, atol=1e-5)
+    model, tgt = Transformer(config).eval(), torch.randint(3, 60, (3, 7))
+    save_model(tmp_path, model, format="transformers")
+    reference = loads_whole(MarianMTModel, tmp_path)
+    assert reference.generation_config.max_length == config.max_seq_len
+    output = reference(WORDS, attention_mask=REAL, decoder_input_ids=tgt).logits
+    torch.testing.assert_close(output, model(WORDS, tgt, LENGTHS).logits, rtol=0, atol=1e-5)
+    torch.testing.assert_close(load_model(tmp_path)(WORDS, tgt, LENGTHS).logits, output, rtol=0, atol=1e-5)
 
 
 @torch.no_grad()
 def test_parts_old_names_and_torch_s_own_files(tmp_path):
-    theirs = bert(BERTS["masked_lm"])
-    expected = theirs(WORDS).logits
-    theirs.save_pretrained(tmp_path / "parts", max_shard_size="10kB")
+    reference = bert(BERTS["masked_lm"])
+    expected = reference(WORDS).logits
+    reference.save_pretrained(tmp_path / "parts", max_shard_size="10kB")
     assert len(list((tmp_path / "parts").glob("*.safetensors"))) > 2
     torch.testing.assert_close(load_model(tmp_path / "parts")(WORDS).logits, expected, rtol=0, atol=1e-5)
-    theirs.save_pretrained(tmp_path / "old")
+    reference.save_pretrained(tmp_path / "old")
     tensors = load_file(tmp_path / "old/model.safetensors")
     old = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
            for name, tensor in tensors.items()}  # fmt: skip
@@ -187,16 +189,16 @@ def test_parts_old_names_and_torch_s_own_files(tmp_path):
 @pytest.mark.parametrize(
     ("make", "name"), [(llama, "LLaMAForCausalLM"), (llama, "Vicuna"), (gpt2, "GPT2Model"), (gpt2, "GPT2LMHeadModel")]
 )
-def test_a_class_may_be_spelt_in_more_than_one_way(tmp_path, make, name):
-    theirs = make()
-    theirs.save_pretrained(tmp_path)
+def test_alternative_class_names(tmp_path, make, name):
+    reference = make()
+    reference.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": [name]}))
-    torch.testing.assert_close(load_model(tmp_path)(WORDS).logits, theirs(WORDS).logits, rtol=0, atol=1e-5)
+    torch.testing.assert_close(load_model(tmp_path)(WORDS).logits, reference(WORDS).logits, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", CONVERTERS)
-def test_what_a_configuration_leaves_out_is_as_there(kind):
+def test_missing_keys_have_the_defaults_of_transformers(kind):
     converter = CONVERTERS[kind]
     empty, full = (
         converter.write_config(converter.read_config(values, {}))
@@ -213,7 +215,7 @@ def test_what_a_configuration_leaves_out_is_as_there(kind):
         (marian, {"d_model": "hidden_size", "encoder_attention_heads": "num_attention_heads"}),
     ],
 )
-def test_keys_have_the_other_names_that_transformers_takes(tmp_path, make, aliases):
+def test_alternative_names_of_keys(tmp_path, make, aliases):
     make().save_pretrained(tmp_path)
     expected = load_model(tmp_path).config
     values = json.loads((tmp_path / "config.json").read_text())
@@ -235,14 +237,14 @@ def test_a_save_leaves_nothing_of_another_model(tmp_path):
 
 
 @torch.no_grad()
-def test_a_tied_map_may_stand_in_the_file_twice(tmp_path):
+def test_a_tied_weight_may_be_stored_twice(tmp_path):
     for number, make in enumerate((gpt2, llama)):
         folder = tmp_path / str(number)
-        theirs = make(tie_word_embeddings=True)
-        theirs.save_pretrained(folder)
+        reference = make(tie_word_embeddings=True)
+        reference.save_pretrained(folder)
         (folder / "model.safetensors").unlink()
-        torch.save(theirs.state_dict(), folder / "pytorch_model.bin")
-        torch.testing.assert_close(load_model(folder)(WORDS).logits, theirs(WORDS).logits, rtol=0, atol=1e-5)
+        torch.save(reference.state_dict(), folder / "pytorch_model.bin")
+        torch.testing.assert_close(load_model(folder)(WORDS).logits, reference(WORDS).logits, rtol=0, atol=1e-5)
 
 
 @torch.no_grad()
@@ -252,29 +254,29 @@ def test_sentence_embeddings_keep_their_pooling(tmp_path):
         config = BertConfig(VOCAB, d_model=32, num_heads=4, num_layers=2, d_ff=48, max_seq_len=40,
                             head="sentence_embedding", truncation_length=7 if normalize else None, pooling=pooling,
                             normalize_embeddings=normalize)  # fmt: skip
-        ours = Bert(config).eval()
-        save_model(tmp_path / pooling, ours, format="transformers")
+        model = Bert(config).eval()
+        save_model(tmp_path / pooling, model, format="transformers")
         loaded = load_model(tmp_path / pooling)
         assert loaded.config == replace(config, pooler=True)  # transformers' has one that nothing reads
-        found = loaded(WORDS, LENGTHS).embeddings
-        torch.testing.assert_close(found, ours(WORDS, LENGTHS).embeddings)
+        output = loaded(WORDS, LENGTHS).embeddings
+        torch.testing.assert_close(output, model(WORDS, LENGTHS).embeddings)
         hidden = loads_whole(AutoModel, tmp_path / pooling)(WORDS, attention_mask=REAL).last_hidden_state
         mean = (hidden * REAL[..., None]).sum(1) / LENGTHS[:, None]
         expected = torch.nn.functional.normalize(mean) if normalize else hidden[:, 0]
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(output, expected, rtol=0, atol=1e-5)
 
 
 @torch.no_grad()
 def test_a_gpt2_whose_special_tokens_lie_outside_its_vocabulary_is_read_with_a_warning(tmp_path):
-    theirs = gpt2(bos_token_id=50256, eos_token_id=50256)  # as `GPT2Config(vocab_size=61)` has them
-    theirs.save_pretrained(tmp_path)
+    reference = gpt2(bos_token_id=50256, eos_token_id=50256)  # as `GPT2Config(vocab_size=61)` has them
+    reference.save_pretrained(tmp_path)
     with (
         pytest.warns(UserWarning, match="bos_id: .*"),
         pytest.warns(UserWarning, match=r"eos_ids: \[50256\] is outside the vocabulary of 61 tokens and is ignored"),
     ):
-        ours = load_model(tmp_path)
-    assert (ours.config.pad_id, ours.config.bos_id, ours.config.eos_ids) == (0, None, ())
-    torch.testing.assert_close(ours(WORDS).logits, theirs(WORDS).logits, rtol=0, atol=1e-5)
+        model = load_model(tmp_path)
+    assert (model.config.pad_id, model.config.bos_id, model.config.eos_ids) == (0, None, ())
+    torch.testing.assert_close(model(WORDS).logits, reference(WORDS).logits, rtol=0, atol=1e-5)
 
 
 def test_a_llama_is_saved_whatever_its_dropout(tmp_path):
@@ -286,22 +288,22 @@ def test_a_llama_is_saved_whatever_its_dropout(tmp_path):
 @torch.no_grad()
 @pytest.mark.parametrize("head", ROBERTAS)
 def test_robertas_are_read_and_saved_as_berts(tmp_path, head):
-    theirs = roberta(ROBERTAS[head], num_labels=3)
-    theirs.save_pretrained(tmp_path / "theirs")
-    ours = load_model(tmp_path / "theirs")
+    reference = roberta(ROBERTAS[head], num_labels=3)
+    reference.save_pretrained(tmp_path / "original")
+    model = load_model(tmp_path / "original")
     words = torch.where(REAL.bool(), WORDS, 1)  # 1 is padding
-    expected = theirs(words, attention_mask=REAL)[0]
-    found = ours.forward_head(ours(words, LENGTHS).last_hidden_state)
+    expected = reference(words, attention_mask=REAL)[0]
+    output = model.forward_head(model(words, LENGTHS).last_hidden_state)
     if head != "sequence_classification":
-        found, expected = (each[REAL.bool()] for each in (found, expected))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
-    assert ours.config.max_seq_len == 38
-    save_model(tmp_path / "ours", ours, format="transformers")
-    again = load_model(tmp_path / "ours")
-    outputs = [each.forward_head(each(words, LENGTHS).last_hidden_state) for each in (again, ours)]
+        output, expected = (each[REAL.bool()] for each in (output, expected))
+    torch.testing.assert_close(output, expected, rtol=0, atol=1e-5)
+    assert model.config.max_seq_len == 38
+    save_model(tmp_path / "saved", model, format="transformers")
+    again = load_model(tmp_path / "saved")
+    outputs = [each.forward_head(each(words, LENGTHS).last_hidden_state) for each in (again, model)]
     assert torch.equal(*outputs)
     kind = BERTS[head]
-    saved = loads_whole(kind, tmp_path / "ours")(words, attention_mask=REAL)[0]
+    saved = loads_whole(kind, tmp_path / "saved")(words, attention_mask=REAL)[0]
     if head != "sequence_classification":
         saved = saved[REAL.bool()]
     torch.testing.assert_close(saved, expected, rtol=0, atol=1e-5)
@@ -309,20 +311,20 @@ def test_robertas_are_read_and_saved_as_berts(tmp_path, head):
 
 @torch.no_grad()
 def test_a_window_holds_in_a_generation_too(tmp_path):
-    theirs = mistral(sliding_window=7)
-    theirs.save_pretrained(tmp_path)
-    ours, words = load_model(tmp_path), torch.randint(3, 60, (2, 20))
-    cache, expected = ours.new_cache(), theirs(words).logits
-    steps = [ours.lm_head(ours.forward_features(part, cache=cache)[0]) for part in words.split([9, 1, 1, 5, 4], 1)]
+    reference = mistral(sliding_window=7)
+    reference.save_pretrained(tmp_path)
+    model, words = load_model(tmp_path), torch.randint(3, 60, (2, 20))
+    cache, expected = model.new_cache(), reference(words).logits
+    steps = [model.lm_head(model.forward_features(part, cache=cache)[0]) for part in words.split([9, 1, 1, 5, 4], 1)]
     torch.testing.assert_close(torch.cat(steps, 1), expected, rtol=0, atol=1e-5)
 
 
 def test_a_mistral_without_a_window_is_a_llama(tmp_path):
-    theirs = mistral(sliding_window=None)
-    theirs.save_pretrained(tmp_path / "theirs")
-    save_model(tmp_path / "ours", load_model(tmp_path / "theirs"), format="transformers")
-    assert json.loads((tmp_path / "ours/config.json").read_text())["model_type"] == "llama"
-    assert torch.equal(load_model(tmp_path / "ours")(WORDS).logits, load_model(tmp_path / "theirs")(WORDS).logits)
+    reference = mistral(sliding_window=None)
+    reference.save_pretrained(tmp_path / "original")
+    save_model(tmp_path / "saved", load_model(tmp_path / "original"), format="transformers")
+    assert json.loads((tmp_path / "saved/config.json").read_text())["model_type"] == "llama"
+    assert torch.equal(load_model(tmp_path / "saved")(WORDS).logits, load_model(tmp_path / "original")(WORDS).logits)
 
 
 def test_a_window_in_some_layers_only_is_refused(tmp_path):
@@ -337,22 +339,22 @@ def test_rope_scaling_is_preferred_to_rope_parameters(tmp_path, scaling):
     llama(rope_parameters={"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0}).save_pretrained(tmp_path)
     values = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(values | {"rope_scaling": scaling}))
-    theirs = loads_whole(AutoModelForCausalLM, tmp_path)
-    torch.testing.assert_close(load_model(tmp_path)(WORDS).logits, theirs(WORDS).logits, rtol=0, atol=1e-5)
+    reference = loads_whole(AutoModelForCausalLM, tmp_path)
+    torch.testing.assert_close(load_model(tmp_path)(WORDS).logits, reference(WORDS).logits, rtol=0, atol=1e-5)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("head", ROBERTAS)
 def test_robertas_with_another_activation(tmp_path, head):
-    theirs = roberta(ROBERTAS[head], num_labels=3, hidden_act="relu")
-    theirs.save_pretrained(tmp_path)
+    reference = roberta(ROBERTAS[head], num_labels=3, hidden_act="relu")
+    reference.save_pretrained(tmp_path)
     if head == "masked_lm":  # whose head has gelu always
         with pytest.raises(InvalidCheckpoint, match=r"hidden_act: expected 'gelu', which the head of .* got 'relu'"):
             load_model(tmp_path)
         return
-    ours, words = load_model(tmp_path), torch.where(REAL.bool(), WORDS, 1)  # 1 is padding
-    found = ours.forward_head(ours(words, LENGTHS).last_hidden_state)
-    expected = theirs(words, attention_mask=REAL)[0]
+    model, words = load_model(tmp_path), torch.where(REAL.bool(), WORDS, 1)  # 1 is padding
+    output = model.forward_head(model(words, LENGTHS).last_hidden_state)
+    expected = reference(words, attention_mask=REAL)[0]
     if head != "sequence_classification":
-        found, expected = found[REAL.bool()], expected[REAL.bool()]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        output, expected = output[REAL.bool()], expected[REAL.bool()]
+    torch.testing.assert_close(output, expected, rtol=0, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Checkpoints of transformers that do not fit: each is refused with what is wrong, by the names that its files have."""
+"""Invalid checkpoints of transformers: each is refused with all problems, by the names in its files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_file_that_could_run_code_is_refused(tmp_path):
         load_model(tmp_path)
 
 
-def test_every_tensor_that_does_not_fit_is_named_as_the_file_does(tmp_path):
+def test_every_invalid_tensor_is_named_as_in_the_file(tmp_path):
     llama().save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     del tensors["model.layers.1.self_attn.k_proj.weight"], tensors["lm_head.weight"]
@@ -118,7 +118,7 @@ def test_every_tensor_that_does_not_fit_is_named_as_the_file_does(tmp_path):
         ),
     ],
 )
-def test_what_a_model_cannot_do_is_refused(tmp_path, make, changes, words):
+def test_unsupported_options_are_refused(tmp_path, make, changes, words):
     make().save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, **changes}))
@@ -126,14 +126,14 @@ def test_what_a_model_cannot_do_is_refused(tmp_path, make, changes, words):
         load_model(tmp_path)
 
 
-def test_what_is_wrong_with_generation_is_told_of_its_own_file(tmp_path):
+def test_problems_of_generation_config_name_its_file(tmp_path):
     gpt2().save_pretrained(tmp_path)
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, "</s>"]}))
     with pytest.raises(InvalidCheckpoint, match=r"generation_config\.json: eos_token_id: expected a token id, got"):
         load_model(tmp_path)
 
 
-def test_weights_that_are_no_numbers_are_named_as_the_file_does(tmp_path):
+def test_nan_weights_are_named_as_in_the_file(tmp_path):
     gpt2().save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     tensors["transformer.h.0.mlp.c_fc.weight"][0, 0] = torch.nan
@@ -144,16 +144,16 @@ def test_weights_that_are_no_numbers_are_named_as_the_file_does(tmp_path):
         load_model(tmp_path)
 
 
-def test_of_tensors_that_make_one_weight_the_one_at_fault_is_named(tmp_path):
+def test_the_invalid_part_of_a_merged_weight_is_named(tmp_path):
     model = llama()
     model.save_pretrained(tmp_path)
     tensors, name = load_file(tmp_path / "model.safetensors"), "model.layers.0.self_attn.k_proj.weight"
-    for wrong, told in (
+    for wrong, message in (
         (torch.full_like(tensors[name], torch.nan), "expected finite float32 numbers, got NaN or infinity"),
         (tensors[name].long(), r"expected a floating-point dtype, got torch\.int64"),
     ):
         save_file({**tensors, name: wrong}, tmp_path / "model.safetensors")
-        with pytest.raises(InvalidCheckpoint, match=rf"model\.safetensors: {re.escape(name)}: {told}$"):
+        with pytest.raises(InvalidCheckpoint, match=rf"model\.safetensors: {re.escape(name)}: {message}$"):
             load_model(tmp_path)
     few_bits = tensors[name].to(torch.float8_e4m3fn)
     save_file({**tensors, name: few_bits}, tmp_path / "model.safetensors")
@@ -172,10 +172,10 @@ def test_of_tensors_that_make_one_weight_the_one_at_fault_is_named(tmp_path):
     ],
 )
 def test_copies_of_a_tied_weight_that_differ_are_refused(tmp_path, make, name):
-    theirs = make()
-    theirs.save_pretrained(tmp_path)
+    reference = make()
+    reference.save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
-    tensors[name] = theirs.state_dict()[name].clone()
+    tensors[name] = reference.state_dict()[name].clone()
     save_file(tensors, tmp_path / "model.safetensors")
     load_model(tmp_path)
     tensors[name][5] += 1
@@ -201,18 +201,18 @@ def test_folders_of_sentence_transformers_that_do_not_fit_are_refused(tmp_path):
 def test_an_index_that_leads_elsewhere_is_refused(tmp_path):
     bert().save_pretrained(tmp_path, max_shard_size="10kB")
     index = tmp_path / "model.safetensors.index.json"
-    whole = index.read_text()
-    index.write_text(whole.replace("model-00001-of", "../model-00001-of"))
+    full = index.read_text()
+    index.write_text(full.replace("model-00001-of", "../model-00001-of"))
     with pytest.raises(
         InvalidCheckpoint, match=r"weight_map: expected names of files in its folder, got '\.\./model-00001-of-"
     ):
         load_model(tmp_path)
-    index.write_text(whole.replace("model-00001-of", "model-0000x-of"))
+    index.write_text(full.replace("model-00001-of", "model-0000x-of"))
     with pytest.raises(
         InvalidCheckpoint, match=r"model-0000x-of-.*: no such file, but model\.safetensors\.index\.json lists it"
     ):
         load_model(tmp_path)
-    index.write_text(whole.replace('"model-00001-of-', '5, "x": "model-00001-of-', 1))
+    index.write_text(full.replace('"model-00001-of-', '5, "x": "model-00001-of-', 1))
     with pytest.raises(InvalidCheckpoint, match="weight_map: expected names of files in its folder, got 5"):
         load_model(tmp_path)
     index.write_text("[]")
@@ -220,7 +220,7 @@ def test_an_index_that_leads_elsewhere_is_refused(tmp_path):
         load_model(tmp_path)
 
 
-def test_what_transformers_cannot_tell_is_refused(tmp_path):
+def test_configs_that_transformers_cannot_express_are_refused(tmp_path):
     small = {"d_model": 16, "num_heads": 2, "d_ff": 16}
     for model, words in (
         (

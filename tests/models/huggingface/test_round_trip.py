@@ -55,8 +55,13 @@ def test_a_saved_model_is_the_same_or_is_refused(tmp_path, shape, changes):
         assert not [*tmp_path.iterdir()]
         return
     torch.testing.assert_close(load_model(tmp_path)(*args)[0], model(*args)[0], rtol=0, atol=1e-6)
-    theirs = {"bert": BertModel, "gpt2": AutoModelForCausalLM, "llama": AutoModelForCausalLM, "marian": MarianMTModel}
-    loaded = theirs[shape].from_pretrained(tmp_path).eval()
+    classes = {
+        "bert": BertModel,
+        "gpt2": AutoModelForCausalLM,
+        "llama": AutoModelForCausalLM,
+        "marian": MarianMTModel,
+    }
+    loaded = classes[shape].from_pretrained(tmp_path).eval()
     out = loaded(words, **({"decoder_input_ids": words} if shape == "marian" else {}))[0]
     torch.testing.assert_close(out, model(*args)[0], rtol=0, atol=1e-5)
 
