@@ -21,14 +21,14 @@ def test_sinusoids_are_the_papers():
 
 
 @pytest.mark.parametrize("positions", [SinusoidalPositions(8), LearnedPositions(8, 600)])
-def test_an_offset_goes_on_where_the_last_call_ended(positions):
+def test_an_offset_continues_the_last_call(positions):
     x = torch.randn(2, 600, 8)
-    whole = positions(x)
+    full = positions(x)
     parts = torch.cat([positions(x[:, :5]), positions(x[:, 5:], offset=5)], dim=1)
-    torch.testing.assert_close(parts, whole, rtol=0, atol=0)
+    torch.testing.assert_close(parts, full, rtol=0, atol=0)
 
 
-def test_a_table_that_grew_in_inference_mode_serves_training():
+def test_a_table_that_grew_in_inference_mode_works_in_training():
     positions = SinusoidalPositions(8)
     with torch.inference_mode():
         positions(torch.zeros(1, 2000, 8))

@@ -21,9 +21,9 @@ def matrix(seed=0, kv_heads=4, mask=None, score=None):
     return weights(2 * query, key, mask=mask, score=score), [query, key]
 
 
-def same(found, expected, leaves):
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(*(torch.autograd.grad(each, leaves, retain_graph=True) for each in (found, expected)))
+def same(actual, expected, leaves):
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(each, leaves, retain_graph=True) for each in (actual, expected)))
 
 
 def logs(P):
@@ -41,8 +41,8 @@ def test_entropy(mask, row_weights):
     entropy = -(P * logs(P)).sum(-1)
     outside = (0.9 - entropy).clamp(min=0) + (entropy - 1.2).clamp(min=0)
     counted = torch.ones_like(outside) if row_weights is None else row_weights.expand_as(outside)
-    found = entropy_loss(W, floor=0.9, ceiling=1.2, row_weights=row_weights)
-    same(found, (outside * counted).sum() / counted.sum(), leaves)
+    actual = entropy_loss(W, floor=0.9, ceiling=1.2, row_weights=row_weights)
+    same(actual, (outside * counted).sum() / counted.sum(), leaves)
     assert entropy_loss(W, floor=0.0, ceiling=3.0) == 0
 
 
@@ -58,7 +58,7 @@ def test_alignment(row_weights):
     same(alignment_loss(W, keys, row_weights=row_weights), sum(losses) / (4 * counted.sum()), leaves)
 
 
-def test_alignment_of_nothing_is_nothing():
+def test_alignment_of_no_pairs_is_zero():
     W, leaves = matrix()
     loss = alignment_loss(W, torch.full((2, 7), -1))
     assert loss == 0
@@ -84,24 +84,24 @@ def test_coverage():
     ids=["plain", "alibi", "sinks"],
 )
 def test_divergence(mask, score, row_weights):
-    W, ours = matrix(0, mask=mask, score=score)
-    other, theirs = matrix(1, kv_heads=2, mask=mask)
+    W, leaves = matrix(0, mask=mask, score=score)
+    other, other_leaves = matrix(1, kv_heads=2, mask=mask)
     P, Q = W.dense(), other.dense()
     expected = (P * (logs(P) - logs(Q))).sum(-1)
     counted = torch.ones_like(expected) if row_weights is None else row_weights.expand_as(expected)
-    found = kl_divergence_loss(W, other, row_weights=row_weights)
-    same(found, (expected * counted).sum() / counted.sum(), ours + theirs)
+    actual = kl_divergence_loss(W, other, row_weights=row_weights)
+    same(actual, (expected * counted).sum() / counted.sum(), leaves + other_leaves)
     assert kl_divergence_loss(other, other).abs() < 1e-12
     taught = kl_divergence_loss(W.detach(), other, row_weights=row_weights)  # a teacher has no gradient
-    same(taught, ((P.detach() * (logs(P.detach()) - logs(Q))).sum(-1) * counted).sum() / counted.sum(), theirs)
+    same(taught, ((P.detach() * (logs(P.detach()) - logs(Q))).sum(-1) * counted).sum() / counted.sum(), other_leaves)
 
 
-def test_what_the_other_forbids_is_infinitely_far():
+def test_the_divergence_is_infinite_where_the_other_is_masked():
     assert kl_divergence_loss(matrix()[0], matrix(1, mask=Causal())[0]) == torch.inf
     assert kl_divergence_loss(matrix(mask=Causal())[0], matrix(1)[0]) < torch.inf
 
 
-def test_what_cannot_be_a_loss_is_said():
+def test_invalid_arguments_of_losses_are_named():
     W, _ = matrix()
     with pytest.raises(InvalidArgument, match="floor, ceiling: expected at least one of them, in nats, got neither"):
         entropy_loss(W)
@@ -119,7 +119,7 @@ def test_what_cannot_be_a_loss_is_said():
         kl_divergence_loss(W, W.at(heads=[0, 1]))
     with pytest.raises(InvalidType, match=r"weights: expected a WeightMatrix such as .*, got float"):
         coverage_loss(W.dense())
-    for loss in (coverage_loss, lambda W, **given: entropy_loss(W, floor=1.0, **given)):
+    for loss in (coverage_loss, lambda W, **inputs: entropy_loss(W, floor=1.0, **inputs)):
         with pytest.raises(
             InvalidArgument, match=r"row_weights: expected a shape broadcastable to .* = \(2, 4, 7\), got \(9,\)"
         ):

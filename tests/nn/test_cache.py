@@ -1,4 +1,4 @@
-"""What goes into a decoding cache comes out of it."""
+"""A decoding cache returns what was appended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from regard.nn import CrossAttentionCache, KVCache, SharedBeamCache
 from regard.ops.masks import Causal
 
 
-def test_what_is_appended_comes_back_in_order():
+def test_appended_entries_are_returned_in_order():
     cache, key, value = KVCache(capacity=1), torch.randn(3, 2, 11, 4), torch.randn(3, 2, 11, 5)
     for step in range(11):
         keys, values = cache.append(key[:, :, step : step + 1], value[:, :, step : step + 1])
@@ -22,8 +22,8 @@ def test_what_is_appended_comes_back_in_order():
 
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("tokens", [1, 2])
-def test_a_beam_sees_the_words_that_it_goes_on_from(beams, tokens):
-    """Each entry is a number that its key holds, and each row keeps the list of those that are its own."""
+def test_a_beam_sees_the_tokens_that_it_continues(beams, tokens):
+    """Each key holds the number of its entry; each row keeps the list of its entries."""
     generator, cache, count = torch.Generator().manual_seed(0), SharedBeamCache(1), 2
     own: list[list[int]] = [[] for _ in range(2 * beams)]
     entries, most = 0, 0
@@ -39,8 +39,8 @@ def test_a_beam_sees_the_words_that_it_goes_on_from(beams, tokens):
             for token in range(tokens):
                 own[row].append(first + token)
                 if isinstance(mask, Tensor):
-                    seen = mask[row // beams, 0, (row % beams) * tokens + token].nonzero().flatten().tolist()
-                    assert sorted(keys[row // beams, 0, seen, 0].tolist()) == sorted(own[row])
+                    visible = mask[row // beams, 0, (row % beams) * tokens + token].nonzero().flatten().tolist()
+                    assert sorted(keys[row // beams, 0, visible, 0].tolist()) == sorted(own[row])
         assert beams > 1 or isinstance(mask, Causal if tokens > 1 else type(None))
         entries += beams * tokens
         rows = torch.randint(0, beams, (count, beams), generator=generator) + beams * torch.arange(count)[:, None]
@@ -139,12 +139,12 @@ def test_on_a_cpu_16_bits_are_kept_as_float32():
     assert KVCache().append(key.double(), key.double())[0].dtype == torch.float64
 
 
-def test_what_a_quarter_of_the_entries_hold_for_nobody_is_dropped():
+def test_entries_are_dropped_when_a_quarter_is_unused():
     cache, attention = SharedBeamCache(1), KVCache()
     cache.layers[0].self_attention = attention
     for step in range(12):
         cache.advance(1, 4, 1, torch.device("cpu"))
         attention.append(torch.zeros(1, 1, 4, 2), torch.zeros(1, 1, 4, 2))
-        # Three beams go on from themselves; the last one always from the first, so that a quarter serves nobody.
+        # Three beams continue themselves; the last one always the first, so that a quarter of the entries is unused.
         cache.reorder_cache(torch.tensor([0, 1, 2, 0]))
         assert attention.length == (24 if step == 7 else 4 * (step + 1) if step < 7 else 24 + 4 * (step - 7))

@@ -30,9 +30,9 @@ def make_decoder(norm: str) -> TransformerStack:
 def test_any_steps_with_a_cache_equal_all_at_once(norm, steps):
     decoder, hidden, memory = make_decoder(norm), torch.randn(4, 7, 16), torch.randn(2, 6, 16)
     mask, cache = Padding(torch.tensor([6, 3])), SharedBeamCache(2)
-    whole, _, crosses = decoder(hidden, memory, memory_mask=mask)
+    full, _, crosses = decoder(hidden, memory, memory_mask=mask)
     outputs = [decoder(part, memory, memory_mask=mask, cache=cache)[0] for part in hidden.split(steps, dim=1)]
-    torch.testing.assert_close(torch.cat(outputs, dim=1), whole)
+    torch.testing.assert_close(torch.cat(outputs, dim=1), full)
     assert cache.length == 7
     assert crosses[0].weights.shape == (2, 4, 14, 6)
 
@@ -62,9 +62,9 @@ def test_parts_of_unequal_width_are_refused():
         assert part in str(caught.value)
 
 
-def test_rows_that_cannot_be_dealt_out_to_the_sentences_are_refused():
+def test_rows_must_be_a_multiple_of_the_sentences():
     decoder, hidden, memory = make_decoder("post"), torch.randn(3, 4, 16), torch.randn(2, 6, 16)
-    for module in (decoder, decoder.layers[0]):  # 12 tokens could be dealt out, but would mix sentences
+    for module in (decoder, decoder.layers[0]):  # 12 tokens could be divided, but would mix sentences
         with pytest.raises(InvalidArgument, match="hidden: expected a multiple of 2 rows, the memory's batch, got 3"):
             module(hidden, memory)
 

@@ -20,12 +20,12 @@ def make_encoder(norm: str, dropout: float = 0.0) -> TransformerStack:
     )
 
 
-def test_only_pre_norm_ends_in_one_more_norm():
+def test_only_pre_norm_has_a_final_norm():
     assert isinstance(make_encoder("pre").norm, nn.LayerNorm)
     assert isinstance(make_encoder("post").norm, nn.Identity)
 
 
-def test_each_layer_tells_its_attention():
+def test_each_layer_returns_its_attention():
     hidden, attentions, _ = make_encoder("post")(torch.randn(2, 5, 16), mask=Padding(torch.tensor([5, 3])))
     assert hidden.shape == (2, 5, 16)
     assert [attended.weights.shape for attended in attentions] == [(2, 4, 5, 5)] * 3

@@ -15,24 +15,24 @@ from regard.nn import FeedForward
     [("relu", nn.ReLU()), ("gelu", nn.GELU()), ("gelu_tanh", nn.GELU(approximate="tanh")), ("silu", nn.SiLU())],
 )
 def test_equals_its_parts(activation, module):
-    ours = FeedForward(8, 32, activation=activation)
-    parts = nn.Sequential(ours.fc1, module, ours.fc2)
+    feed_forward = FeedForward(8, 32, activation=activation)
+    parts = nn.Sequential(feed_forward.fc1, module, feed_forward.fc2)
     x = torch.randn(2, 5, 8)
-    torch.testing.assert_close(ours(x), parts(x))
+    torch.testing.assert_close(feed_forward(x), parts(x))
 
 
 def test_a_gate_multiplies():
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaMLP
 
-    theirs = LlamaMLP(LlamaConfig(hidden_size=8, intermediate_size=32, num_attention_heads=2))
-    ours, x = FeedForward(8, 32, activation="silu", gated=True, bias=False), torch.randn(2, 5, 8)
-    ours.fc1.weight.data = torch.cat([theirs.gate_proj.weight, theirs.up_proj.weight]).detach()
-    ours.fc2.weight.data = theirs.down_proj.weight.detach()
-    torch.testing.assert_close(ours(x), theirs(x))
+    reference = LlamaMLP(LlamaConfig(hidden_size=8, intermediate_size=32, num_attention_heads=2))
+    feed_forward, x = FeedForward(8, 32, activation="silu", gated=True, bias=False), torch.randn(2, 5, 8)
+    feed_forward.fc1.weight.data = torch.cat([reference.gate_proj.weight, reference.up_proj.weight]).detach()
+    feed_forward.fc2.weight.data = reference.down_proj.weight.detach()
+    torch.testing.assert_close(feed_forward(x), reference(x))
 
 
-def test_all_objections_come_at_once():
+def test_all_problems_are_in_one_error():
     with pytest.raises(InvalidArgument) as caught:
         FeedForward(0, -4, activation="rely", dropout=2.0)  # pyright: ignore[reportArgumentType]
     for part in (

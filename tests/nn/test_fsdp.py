@@ -29,7 +29,7 @@ class Model(nn.Module):
         for layer in self.layers:
             att = layer(x, mask=Causal(), measure="received")
             x = x + att.output
-            # The weights are asked after the layer gave its parameters back.
+            # The weights are read after the layer has resharded its parameters.
             loss = loss + att.measured["received"].square().mean() + entropy_loss(att.weights, floor=2.0)
         return loss + x.square().mean()
 
@@ -51,9 +51,9 @@ pathlib.Path(f"same {rank}").touch()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="gloo cannot start two processes there")
-def test_sharded_layers_have_the_gradients_of_whole_ones(tmp_path: Path):
+def test_sharded_layers_have_the_gradients_of_unsharded_ones(tmp_path: Path):
     script = tmp_path / "sharded.py"
     script.write_text(SCRIPT)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    done = subprocess.run(launcher, capture_output=True, text=True, timeout=180, check=False, cwd=tmp_path)
-    assert sorted(path.name for path in tmp_path.glob("same *")) == ["same 0", "same 1"], done.stderr[-3000:]
+    completed = subprocess.run(launcher, capture_output=True, text=True, timeout=180, check=False, cwd=tmp_path)
+    assert sorted(path.name for path in tmp_path.glob("same *")) == ["same 0", "same 1"], completed.stderr[-3000:]

@@ -36,9 +36,9 @@ def test_equations_1_to_6_of_the_paper(concat, nodes):
     attended = layer(x, graph)
     torch.testing.assert_close(attended.output, expected)
     torch.testing.assert_close(attended.weights.dense()[0], weights.permute(2, 0, 1))
-    found = torch.autograd.grad(attended.output.square().sum(), layer.parameters())
-    for mine, other in zip(found, torch.autograd.grad(expected.square().sum(), layer.parameters()), strict=True):
-        torch.testing.assert_close(mine, other)
+    output = torch.autograd.grad(attended.output.square().sum(), layer.parameters())
+    for actual, other in zip(output, torch.autograd.grad(expected.square().sum(), layer.parameters()), strict=True):
+        torch.testing.assert_close(actual, other)
 
 
 def test_dropout_acts_in_training_only():
@@ -50,7 +50,7 @@ def test_dropout_acts_in_training_only():
         assert torch.equal(model(x, graph).logits, model(x, graph).logits)
 
 
-def test_it_learns_classes_that_neighbours_share():
+def test_it_learns_classes_that_neighbors_share():
     torch.manual_seed(0)
     labels = torch.arange(40) % 2
     same = labels[:, None] == labels
@@ -68,7 +68,7 @@ def test_it_learns_classes_that_neighbours_share():
     assert [attended.weights.shape for attended in output.attentions] == [(1, 2, 40, 40), (1, 1, 40, 40)]
 
 
-def test_what_does_not_fit_is_named():
+def test_invalid_arguments_are_named():
     with pytest.raises(InvalidArgument, match="head_dim: expected an int of at least 1, got 0"):
         GraphAttention(5, 0)
     with pytest.raises(InvalidType, match=r"head_dim: expected an int of at least 1, got 2\.0"):

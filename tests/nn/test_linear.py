@@ -121,7 +121,7 @@ def test_flops_are_counted_in_each_thread(by_library):
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("kind", ["negated", "zero", "sparse", "oneDNN's", "nested", "functional", "in a mode"])
-def test_inputs_of_every_kind_give_what_torch_gives(by_library, kind):
+def test_inputs_of_every_kind_equal_torch(by_library, kind):
     x, weight = torch.randn(2, 256), torch.randn(300, 256)
     made = {
         "negated": lambda: torch._neg_view(x),
@@ -138,11 +138,11 @@ def test_inputs_of_every_kind_give_what_torch_gives(by_library, kind):
             return function(made, weight, None)
 
     with torch.no_grad():
-        found, expected = run(linear.linear), run(torch.nn.functional.linear)
+        actual, expected = run(linear.linear), run(torch.nn.functional.linear)
     if kind == "nested":
-        found, expected = found.values(), expected.values()
-    assert found.layout == expected.layout
-    torch.testing.assert_close(found.to_dense(), expected.to_dense(), rtol=1e-5, atol=1e-4)
+        actual, expected = actual.values(), expected.values()
+    assert actual.layout == expected.layout
+    torch.testing.assert_close(actual.to_dense(), expected.to_dense(), rtol=1e-5, atol=1e-4)
 
 
 def _errors():

@@ -29,17 +29,17 @@ def test_equals_cross_entropy_with_its_gradients(monkeypatch, smoothing, with_bi
     hidden, weight, bias, target = problem()
     target[::5] = 7
     used = (hidden, weight, bias) if with_bias else (hidden, weight)
-    ours = linear_cross_entropy(
+    result = linear_cross_entropy(
         hidden, weight, target, label_smoothing=smoothing, ignore_index=7, bias=bias if with_bias else None
     )
     logits = F.linear(hidden, weight, bias if with_bias else None)
-    theirs = F.cross_entropy(logits, target, label_smoothing=smoothing, ignore_index=7)
-    torch.testing.assert_close(ours.loss, theirs)
-    torch.testing.assert_close(ours.nll, F.cross_entropy(logits, target, ignore_index=7, reduction="sum"))
-    assert ours.num_tokens == (target != 7).sum()
-    gradients = zip(torch.autograd.grad(3 * ours.loss, used), torch.autograd.grad(3 * theirs, used), strict=True)
-    for mine, other in gradients:
-        torch.testing.assert_close(mine, other)
+    expected = F.cross_entropy(logits, target, label_smoothing=smoothing, ignore_index=7)
+    torch.testing.assert_close(result.loss, expected)
+    torch.testing.assert_close(result.nll, F.cross_entropy(logits, target, ignore_index=7, reduction="sum"))
+    assert result.num_tokens == (target != 7).sum()
+    gradients = zip(torch.autograd.grad(3 * result.loss, used), torch.autograd.grad(3 * expected, used), strict=True)
+    for actual, other in gradients:
+        torch.testing.assert_close(actual, other)
 
 
 def test_gradcheck():
@@ -51,7 +51,7 @@ def test_gradcheck():
     assert torch.autograd.gradcheck(loss, (hidden, weight, bias))
 
 
-def test_only_what_asks_for_a_gradient_gets_one():
+def test_gradients_only_for_tensors_that_require_them():
     hidden, weight, _, target = problem()
     linear_cross_entropy(hidden.detach(), weight, target).loss.backward()
     assert weight.grad is not None
@@ -61,10 +61,10 @@ def test_only_what_asks_for_a_gradient_gets_one():
         assert not linear_cross_entropy(hidden, weight, target).loss.requires_grad
 
 
-def test_an_impossible_word_costs_what_it_should():
+def test_the_loss_of_an_impossible_token():
     hidden, weight = torch.tensor([[1.0]]), torch.tensor([[200.0], [0.0]])
-    ours = linear_cross_entropy(hidden, weight, torch.tensor([1])).loss
-    torch.testing.assert_close(ours, torch.tensor(200.0))
+    result = linear_cross_entropy(hidden, weight, torch.tensor([1])).loss
+    torch.testing.assert_close(result, torch.tensor(200.0))
 
 
 def test_under_autocast_it_is_as_near_as_cross_entropy_itself():
@@ -72,27 +72,27 @@ def test_under_autocast_it_is_as_near_as_cross_entropy_itself():
     exact = F.cross_entropy(F.linear(hidden, weight), target, label_smoothing=0.1)
     exact_gradients = torch.autograd.grad(exact, (hidden, weight))
     with torch.autocast("cpu", torch.bfloat16):
-        ours = linear_cross_entropy(hidden, weight, target, label_smoothing=0.1).loss
-    assert ours.dtype == torch.float32
-    torch.testing.assert_close(ours, exact, rtol=2e-3, atol=0)
-    for mine, other in zip(torch.autograd.grad(ours, (hidden, weight)), exact_gradients, strict=True):
-        assert mine.dtype == torch.float32
-        assert (mine - other).norm() < 0.01 * other.norm()
+        result = linear_cross_entropy(hidden, weight, target, label_smoothing=0.1).loss
+    assert result.dtype == torch.float32
+    torch.testing.assert_close(result, exact, rtol=2e-3, atol=0)
+    for actual, other in zip(torch.autograd.grad(result, (hidden, weight)), exact_gradients, strict=True):
+        assert actual.dtype == torch.float32
+        assert (actual - other).norm() < 0.01 * other.norm()
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_no_token_gives_nan_and_no_gradient_as_in_torch(smoothing):
     hidden, weight, bias, target = problem()
     target = torch.full_like(target, -100)
-    ours = linear_cross_entropy(hidden, weight, target, label_smoothing=smoothing, bias=bias)
-    theirs = F.cross_entropy(F.linear(hidden, weight, bias), target, label_smoothing=smoothing)
-    assert ours.loss.isnan()
-    assert theirs.isnan()
-    assert ours.num_tokens == 0
+    result = linear_cross_entropy(hidden, weight, target, label_smoothing=smoothing, bias=bias)
+    expected = F.cross_entropy(F.linear(hidden, weight, bias), target, label_smoothing=smoothing)
+    assert result.loss.isnan()
+    assert expected.isnan()
+    assert result.num_tokens == 0
     used = (hidden, weight, bias)
-    for mine, other in zip(torch.autograd.grad(ours.loss, used), torch.autograd.grad(theirs, used), strict=True):
-        assert torch.equal(mine, torch.zeros_like(mine))
-        assert torch.equal(mine, other)
+    for actual, other in zip(torch.autograd.grad(result.loss, used), torch.autograd.grad(expected, used), strict=True):
+        assert torch.equal(actual, torch.zeros_like(actual))
+        assert torch.equal(actual, other)
 
 
 @pytest.mark.parametrize("ignored", [-100, 7])  # with 7 some tokens are left out
@@ -107,16 +107,16 @@ def test_a_second_derivative_raises_and_does_not_vanish(ignored, wanted):
         (gradient**2).sum().backward()
 
 
-def test_a_word_of_subnormal_probability_costs_what_it_should():
+def test_the_loss_of_a_token_of_subnormal_probability():
     hidden, target = torch.ones(1, 1).half(), torch.tensor([1])
     for logit in (15.0, 15.6, 16.2):  # p of the other word is 3e-7 and less, of which float16 keeps 3 bits
         weight = torch.tensor([[logit], [0.0]]).half()
-        ours = linear_cross_entropy(hidden, weight, target).loss
+        result = linear_cross_entropy(hidden, weight, target).loss
         exact = F.cross_entropy(F.linear(hidden.double(), weight.double()), target)
-        torch.testing.assert_close(ours.double(), exact, rtol=1e-4, atol=0)
+        torch.testing.assert_close(result.double(), exact, rtol=1e-4, atol=0)
 
 
-def test_all_objections_come_at_once():
+def test_all_problems_are_in_one_error():
     with pytest.raises(InvalidArgument) as caught:
         linear_cross_entropy(
             torch.zeros(3, 4),
@@ -137,7 +137,7 @@ def test_all_objections_come_at_once():
 
 
 @pytest.mark.parametrize("word", [-1, 50])
-def test_a_target_that_is_no_word_is_named(word):
+def test_invalid_targets_are_named(word):
     hidden, weight, _, target = problem()
     target[3] = word
     with pytest.raises(InvalidArgument, match=f"target: expected integers from 0 to 49, or ignore_index, got {word}"):

@@ -13,35 +13,35 @@ from regard.ops.masks import Causal, Padding
 
 def with_torch_weights(d_model: int = 32, num_heads: int = 4, bias: bool = True):
     torch.manual_seed(0)
-    theirs = nn.MultiheadAttention(d_model, num_heads, bias=bias, batch_first=True)
-    ours = MultiHeadAttention(d_model, num_heads, bias=bias)
-    weights = {name.replace("in_proj_", "in_proj."): tensor for name, tensor in theirs.state_dict().items()}
-    ours.load_state_dict(weights)
-    return ours, theirs
+    reference = nn.MultiheadAttention(d_model, num_heads, bias=bias, batch_first=True)
+    layer = MultiHeadAttention(d_model, num_heads, bias=bias)
+    weights = {name.replace("in_proj_", "in_proj."): tensor for name, tensor in reference.state_dict().items()}
+    layer.load_state_dict(weights)
+    return layer, reference
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("kind", ["self", "cross", "values apart"])
 def test_equals_torch(bias, kind):
-    ours, theirs = with_torch_weights(bias=bias)
+    layer, reference = with_torch_weights(bias=bias)
     query, key, value = torch.randn(3, 5, 32), torch.randn(3, 7, 32), torch.randn(3, 7, 32)
     lengths = torch.tensor([5, 3, 1] if kind == "self" else [7, 3, 1])
-    given = {"self": (query,), "cross": (query, key), "values apart": (query, key, value)}[kind]
+    inputs = {"self": (query,), "cross": (query, key), "values apart": (query, key, value)}[kind]
     full = {"self": (query,) * 3, "cross": (query, key, key), "values apart": (query, key, value)}[kind]
     hidden_keys = torch.arange(full[1].shape[1]) >= lengths[:, None]
-    output, weights = theirs(*full, key_padding_mask=hidden_keys, average_attn_weights=False)
-    attended = ours(*given, mask=Padding(lengths))
+    output, weights = reference(*full, key_padding_mask=hidden_keys, average_attn_weights=False)
+    attended = layer(*inputs, mask=Padding(lengths))
     torch.testing.assert_close(attended.output, output, rtol=0, atol=1e-5)
     torch.testing.assert_close(attended.weights.dense(), weights, rtol=0, atol=1e-5)
 
 
 def test_gradients_equal_torchs():
-    ours, theirs = with_torch_weights()
+    layer, reference = with_torch_weights()
     x, future = torch.randn(2, 6, 32), torch.ones(6, 6, dtype=torch.bool).triu(1)
-    (ours(x, mask=Causal()).output ** 2).sum().backward()
-    (theirs(x, x, x, attn_mask=future, need_weights=False)[0] ** 2).sum().backward()
-    torch.testing.assert_close(ours.in_proj.weight.grad, theirs.in_proj_weight.grad, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(ours.out_proj.weight.grad, theirs.out_proj.weight.grad, rtol=1e-4, atol=1e-4)
+    (layer(x, mask=Causal()).output ** 2).sum().backward()
+    (reference(x, x, x, attn_mask=future, need_weights=False)[0] ** 2).sum().backward()
+    torch.testing.assert_close(layer.in_proj.weight.grad, reference.in_proj_weight.grad, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(layer.out_proj.weight.grad, reference.out_proj.weight.grad, rtol=1e-4, atol=1e-4)
 
 
 def test_grouped_heads_are_heads_that_share_key_and_value():
@@ -65,7 +65,7 @@ def test_dropout_acts_in_training_only():
     assert torch.equal(attention(x).output, attention(x).output)
 
 
-def test_measures_come_along():
+def test_measures_are_returned():
     attended = MultiHeadAttention(32, 4)(torch.randn(2, 6, 32), measure=["entropy"])
     torch.testing.assert_close(attended.measured["entropy"], attended.weights.entropy())
 
@@ -74,14 +74,14 @@ def test_measures_come_along():
 def test_step_by_step_with_a_cache_equals_all_at_once():
     torch.manual_seed(0)
     attention, x = MultiHeadAttention(32, 4, num_kv_heads=2), torch.randn(2, 9, 32)
-    whole = attention(x, mask=Causal())
+    full = attention(x, mask=Causal())
     cache = KVCache(capacity=2)
     steps = [attention(x[:, i : i + 3], mask=Causal(), cache=cache) for i in (0, 3, 6)]
-    torch.testing.assert_close(torch.cat([step.output for step in steps], dim=1), whole.output)
-    torch.testing.assert_close(steps[-1].weights.dense(), whole.weights.dense()[:, :, 6:])
+    torch.testing.assert_close(torch.cat([step.output for step in steps], dim=1), full.output)
+    torch.testing.assert_close(steps[-1].weights.dense(), full.weights.dense()[:, :, 6:])
 
 
-def test_a_filled_cache_stands_for_key_and_value():
+def test_a_filled_cache_replaces_key_and_value():
     attention, x, memory = MultiHeadAttention(32, 4), torch.randn(2, 1, 32), torch.randn(2, 7, 32)
     cache = CrossAttentionCache()
     first = attention(x, memory, cache=cache).output

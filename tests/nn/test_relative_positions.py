@@ -59,9 +59,9 @@ def test_relative_positions_are_equations_3_to_5_of_the_paper(reach):
     torch.testing.assert_close(attended.weights.dense(), weights)
     assert list(attended.measured) == ["entropy"]
     expected = torch.autograd.grad(layer.out_proj(heads.transpose(1, 2).flatten(2)).square().sum(), layer.parameters())
-    found = torch.autograd.grad(attended.output.square().sum(), layer.parameters())
-    for mine, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(mine, other)
+    output = torch.autograd.grad(attended.output.square().sum(), layer.parameters())
+    for actual, other in zip(output, expected, strict=True):
+        torch.testing.assert_close(actual, other)
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
@@ -71,17 +71,17 @@ def test_buckets_are_t5s(bidirectional):
 
     config = T5Config(d_model=32, d_kv=HEAD_DIM, num_heads=HEADS, is_decoder=not bidirectional, dropout_rate=0.0)
     torch.manual_seed(0)
-    theirs = T5Attention(config, has_relative_attention_bias=True, layer_idx=0).eval()
+    reference = T5Attention(config, has_relative_attention_bias=True, layer_idx=0).eval()
     positions = T5Positions(HEADS, bidirectional=bidirectional)
-    ours, x = MultiHeadAttention(32, HEADS, bias=False, positions=positions), torch.randn(2, 200, 32)
+    layer, x = MultiHeadAttention(32, HEADS, bias=False, positions=positions), torch.randn(2, 200, 32)
     with torch.no_grad():
-        positions.weight.copy_(theirs.relative_attention_bias.weight.normal_())
-        query = theirs.q.weight * HEAD_DIM**0.5  # T5 does not scale
-        ours.in_proj.weight.copy_(torch.cat([query, theirs.k.weight, theirs.v.weight]))
-        ours.out_proj.weight.copy_(theirs.o.weight)
+        positions.weight.copy_(reference.relative_attention_bias.weight.normal_())
+        query = reference.q.weight * HEAD_DIM**0.5  # T5 does not scale
+        layer.in_proj.weight.copy_(torch.cat([query, reference.k.weight, reference.v.weight]))
+        layer.out_proj.weight.copy_(reference.o.weight)
         mask = None if bidirectional else torch.ones(200, 200).tril().log()[None, None]
-        output = theirs(x, mask=mask)[0]
-    torch.testing.assert_close(ours(x, mask=None if bidirectional else Causal()).output, output, rtol=0, atol=2e-5)
+        expected = reference(x, mask=mask)[0]
+    torch.testing.assert_close(layer(x, mask=None if bidirectional else Causal()).output, expected, rtol=0, atol=2e-5)
 
 
 def test_rotation_is_llamas():
@@ -95,7 +95,9 @@ def test_rotation_is_llamas():
     base = rotary.config.rope_parameters["rope_theta"]
     positions = RotaryPositions(rotary_frequencies(HEAD_DIM, base))
     for x, turned in zip((query, key), expected, strict=True):
-        torch.testing.assert_close(positions.rotate(x, 0), turned, rtol=0, atol=2e-4)  # theirs are angles in float32
+        torch.testing.assert_close(
+            positions.rotate(x, 0), turned, rtol=0, atol=2e-4
+        )  # transformers computes angles in float32
         torch.testing.assert_close(positions.rotate(x[:, :, 600:], 600), positions.rotate(x, 0)[:, :, 600:])
 
 
@@ -117,11 +119,11 @@ def test_biases_are_those_of_bloom():
 @torch.no_grad()
 def test_step_by_step_with_a_cache_equals_all_at_once(kind):
     layer, x = MultiHeadAttention(32, HEADS, positions=make(kind)), torch.randn(2, 9, 32)
-    whole = layer(x, mask=Causal())
+    full = layer(x, mask=Causal())
     cache = KVCache(capacity=2)
     steps = [layer(x[:, i : i + 3], mask=Causal(), cache=cache) for i in (0, 3, 6)]
-    torch.testing.assert_close(torch.cat([step.output for step in steps], dim=1), whole.output)
-    torch.testing.assert_close(steps[-1].weights.dense(), whole.weights.dense()[:, :, 6:])
+    torch.testing.assert_close(torch.cat([step.output for step in steps], dim=1), full.output)
+    torch.testing.assert_close(steps[-1].weights.dense(), full.weights.dense()[:, :, 6:])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -145,7 +147,7 @@ def test_order_matters_and_under_bfloat16_little_changes(kind):
     assert (low - output).norm() < 0.05 * output.norm()
 
 
-def test_what_does_not_fit_is_named():
+def test_invalid_arguments_are_named():
     layer, x = MultiHeadAttention(32, HEADS, positions=make("alibi")), torch.randn(2, 9, 32)
     with pytest.raises(InvalidArgument, match="key: expected None with AlibiPositions, which are for self-attention"):
         layer(x, x)
@@ -170,9 +172,9 @@ def test_an_offset_turns_queries_and_not_keys():
     query, key, value = heads_of(layer, x)
     places = torch.arange(9)
     expected = attend(rotary(query, places + 3), rotary(key, places), value, mask=Causal(), offset=3)
-    found = layer(x, mask=Causal(), offset=3)
-    torch.testing.assert_close(found.weights.dense(), expected.weights.dense())
-    torch.testing.assert_close(found.output, layer.out_proj(expected.output.transpose(1, 2).flatten(2)))
+    actual = layer(x, mask=Causal(), offset=3)
+    torch.testing.assert_close(actual.weights.dense(), expected.weights.dense())
+    torch.testing.assert_close(actual.output, layer.out_proj(expected.output.transpose(1, 2).flatten(2)))
 
 
 @pytest.mark.parametrize(("tokens", "offset"), [(1, -1), (2, -5)])  # which would slice the table from its end

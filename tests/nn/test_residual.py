@@ -9,7 +9,7 @@ from regard.errors import InvalidType
 from regard.nn import Residual
 
 
-def test_the_norm_stands_before_or_after():
+def test_pre_norm_and_post_norm():
     x = torch.randn(2, 5, 8)
     post, pre = Residual(8), Residual(8, norm_first=True)
     torch.testing.assert_close(post.add_and_norm(x, torch.tanh(post.pre_norm(x))), post.norm(x + torch.tanh(x)))

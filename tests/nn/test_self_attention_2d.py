@@ -30,7 +30,7 @@ def test_equations_1_to_3_of_the_paper(spectral_norm):
     torch.testing.assert_close(attended.weights.dense()[:, 0], beta.mT)
 
 
-def test_it_begins_as_the_identity_and_learns_to_look():
+def test_it_starts_as_the_identity_and_learns_to_attend():
     layer, x = SelfAttention2d(8), torch.randn(1, 8, 4, 4)
     attended = layer(x)
     assert torch.equal(attended.output, x)
@@ -50,7 +50,7 @@ def test_spectral_norm_bounds_every_map():
         assert torch.linalg.matrix_norm(each.weight[:, :, 0, 0], 2).item() == pytest.approx(1, abs=1e-3)
 
 
-def test_what_does_not_fit_is_named():
+def test_invalid_arguments_are_named():
     with pytest.raises(InvalidArgument, match="reduction: expected a divisor of channels=12, got 8"):
         SelfAttention2d(12)
     with pytest.raises(InvalidArgument, match=r"x: expected shape \(batch, channels=8, .*, got \(1, 4, 2, 2\)"):
