@@ -1,4 +1,4 @@
-"""What shows or records weights computes in float32 unless it is told otherwise."""
+"""Pipelines compute in float32 by default where they show or record weights."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def test_a_recording_of_a_bert_equals_that_of_a_watched_model():
         TransformersModel.load(MINILM).record("the cat sat"),
     ):
         assert recording.dtype == torch.float32
-        for ours, theirs in zip(recording.layers, result.layers, strict=True):
-            torch.testing.assert_close(ours.weights.dense(), theirs.weights.dense(), rtol=0, atol=1e-5)
+        for actual, reference in zip(recording.layers, result.layers, strict=True):
+            torch.testing.assert_close(actual.weights.dense(), reference.weights.dense(), rtol=0, atol=1e-5)
 
 
 def test_the_dtype_can_be_chosen():

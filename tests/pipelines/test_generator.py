@@ -1,4 +1,4 @@
-"""Text that goes on: whole, in pieces, drawn, searched, as transformers writes it."""
+"""Generated text, at once and streamed, sampled and searched, equals that of transformers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def writer() -> Generator:
 
 @pytest.mark.parametrize("make", [gpt2, llama])
 @pytest.mark.parametrize("beam", [1, 3])
-def test_it_writes_what_transformers_writes(tmp_path, make, beam):
+def test_texts_equal_those_of_transformers(tmp_path, make, beam):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     if make is gpt2:
@@ -48,18 +48,18 @@ def test_it_writes_what_transformers_writes(tmp_path, make, beam):
             model.lm_head.weight[:259] = 0
     model.save_pretrained(tmp_path)
     prompts = [prompt for prompt in PROMPTS if prompt]
-    found = Generator.load(tmp_path, dtype=torch.float32).generate(prompts, max_new_tokens=12, beam=beam)
-    theirs, tokenizer = AutoModelForCausalLM.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
-    for prompt, text in zip(prompts, found, strict=True):
+    actual = Generator.load(tmp_path, dtype=torch.float32).generate(prompts, max_new_tokens=12, beam=beam)
+    reference, tokenizer = AutoModelForCausalLM.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    for prompt, text in zip(prompts, actual, strict=True):
         ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
-        ids = ids[:, :-1] if ids[0, -1] == 2 else ids  # our own vocabulary ends texts
+        ids = ids[:, :-1] if ids[0, -1] == 2 else ids  # the vocabulary of this library ends texts
         options = {"max_new_tokens": 12, "num_beams": beam, "early_stopping": False, "pad_token_id": 0}
-        whole = theirs.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, **options)[0]
-        before, after = (tokenizer.decode(each, skip_special_tokens=True) for each in (ids[0], whole))
+        full = reference.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, **options)[0]
+        before, after = (tokenizer.decode(each, skip_special_tokens=True) for each in (ids[0], full))
         assert text == after[len(before) :]
 
 
-def test_a_file_of_its_own_may_say_what_ends_texts(tmp_path):
+def test_generation_config_may_define_eos(tmp_path):
     from transformers import AutoModelForCausalLM, GenerationConfig
 
     tokenizer = train_bpe(ENGLISH, 280)
@@ -74,51 +74,53 @@ def test_a_file_of_its_own_may_say_what_ends_texts(tmp_path):
         options = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
         return model.generate(torch.tensor([prompt]), **options)[0, len(prompt) :].tolist()
 
-    whole = written(model)
-    assert len(whole) == 12
-    end = next(word for word in whole[3:] if word not in whole[:3])
+    full = written(model)
+    assert len(full) == 12
+    end = next(word for word in full[3:] if word not in full[:3])
     GenerationConfig(eos_token_id=[2, end]).save_pretrained(tmp_path)
     cut = written(AutoModelForCausalLM.from_pretrained(tmp_path))
     assert len(cut) < 12
     assert Generator.load(tmp_path).model.config.eos_ids == (2, end)
-    found = Generator.load(tmp_path, dtype=torch.float32).generate(["the cat"], max_new_tokens=12)
-    assert found == [generator._decode([*prompt, *cut[:-1]])[len(generator._decode(prompt)) :]]
+    actual = Generator.load(tmp_path, dtype=torch.float32).generate(["the cat"], max_new_tokens=12)
+    assert actual == [generator._decode([*prompt, *cut[:-1]])[len(generator._decode(prompt)) :]]
     (tmp_path / "generation_config.json").write_text("x")
     with pytest.raises(InvalidFile, match=r"generation_config\.json: not valid JSON"):
         Generator.load(tmp_path)
 
 
-def test_only_what_is_told_is_counted(writer):
+def test_only_predicted_tokens_count(writer):
     tokenizer = train_char([LINE])
-    told = trained_writer().likelihood("abc")
-    assert (told.num_tokens, told.num_characters) == (3, 3)  # the word that begins texts stands before
+    likelihood = trained_writer().likelihood("abc")
+    assert (likelihood.num_tokens, likelihood.num_characters) == (3, 3)  # after the BOS token
     tokenizer._backend.post_processor = None
-    found = Generator(trained_writer().model, tokenizer).likelihood("abc")
-    assert (found.num_tokens, found.num_characters) == (2, 2)
+    actual = Generator(trained_writer().model, tokenizer).likelihood("abc")
+    assert (actual.num_tokens, actual.num_characters) == (2, 2)
     assert writer.likelihood("Ω").num_characters == 1  # of several bytes
 
 
 @torch.no_grad()
-def test_a_text_is_as_likely_as_to_transformers(tmp_path):
+def test_likelihoods_equal_those_of_transformers(tmp_path):
     """In words of several letters, and in blocks, as the text is longer than the model's positions."""
     tokenizer = train_bpe(ENGLISH, 400)
-    theirs = gpt2(vocab_size=tokenizer.vocab_size, bos_token_id=1, eos_token_id=2)
-    theirs.save_pretrained(tmp_path)
+    reference = gpt2(vocab_size=tokenizer.vocab_size, bos_token_id=1, eos_token_id=2)
+    reference.save_pretrained(tmp_path)
     tokenizer.save(tmp_path)
     text = " ".join(ENGLISH * 6)
-    found = Generator.load(tmp_path, dtype=torch.float32).likelihood(text)
+    actual = Generator.load(tmp_path, dtype=torch.float32).likelihood(text)
     ids = tokenizer.encode([text], add_special_tokens=True, split_special_tokens=False)[0][
         :-1
-    ]  # a text goes on: its end is not told
+    ]  # no EOS, because the text continues
     blocks = [torch.tensor(ids[start : start + 41]) for start in range(0, len(ids) - 1, 40)]
     assert len(blocks) > 2
-    told = [theirs(block[None, :-1]).logits[0].log_softmax(-1)[range(len(block) - 1), block[1:]] for block in blocks]
-    nll = -float(torch.cat(told).sum())
-    assert (found.num_tokens, found.num_characters) == (len(ids) - 1, len(text))
-    assert found.num_tokens < found.num_characters / 1.5
-    assert found.nll == pytest.approx(nll, rel=1e-5)
-    assert found.perplexity == pytest.approx(math.exp(nll / (len(ids) - 1)), rel=1e-5)
-    assert found.bits_per_character == pytest.approx(nll / math.log(2) / len(text), rel=1e-5)
+    log_probs = [
+        reference(block[None, :-1]).logits[0].log_softmax(-1)[range(len(block) - 1), block[1:]] for block in blocks
+    ]
+    nll = -float(torch.cat(log_probs).sum())
+    assert (actual.num_tokens, actual.num_characters) == (len(ids) - 1, len(text))
+    assert actual.num_tokens < actual.num_characters / 1.5
+    assert actual.nll == pytest.approx(nll, rel=1e-5)
+    assert actual.perplexity == pytest.approx(math.exp(nll / (len(ids) - 1)), rel=1e-5)
+    assert actual.bits_per_character == pytest.approx(nll / math.log(2) / len(text), rel=1e-5)
 
 
 def test_a_stream_gives_a_piece_before_the_next_is_computed(writer):
@@ -141,7 +143,7 @@ def test_the_pieces_of_a_stream_are_the_text(writer, sampling):
         assert all(pieces)
 
 
-def test_a_model_that_knows_a_line_writes_it_letter_by_letter():
+def test_a_trained_model_writes_its_line_by_characters():
     writer = trained_writer()
     assert list(writer.stream("xyz", max_new_tokens=6)) == list(" .\nabc")
     assert writer.generate(["fgh", "a"], max_new_tokens=5) == ["ijklm", "bcdef"]
@@ -154,7 +156,7 @@ def test_a_stream_leaves_the_callers_mode_alone(writer):
         assert torch.is_grad_enabled()
 
 
-def test_an_end_ends(writer):
+def test_eos_ends_a_text(writer):
     with torch.no_grad():
         before = writer.model.decoder.norm.bias.clone()
         writer.model.decoder.norm.bias.copy_(writer.model.token_embedding.weight[2] * 9)
@@ -169,7 +171,7 @@ def test_a_batch_gets_what_each_prompt_gets_alone(writer):
     assert together == [writer.generate([prompt], max_new_tokens=10)[0] for prompt in PROMPTS]
 
 
-def test_what_it_read_is_recorded(writer):
+def test_a_recording_has_the_tokens_that_were_read(writer):
     recording = writer.record("the cat sat")
     assert [layer.name for layer in recording.layers] == ["decoder.0", "decoder.1"]
     layer = recording.layers[0]
@@ -177,7 +179,7 @@ def test_what_it_read_is_recorded(writer):
     assert layer.weights.dense()[0].tril().sum() == pytest.approx(layer.weights.shape[1] * layer.weights.shape[2])
 
 
-def test_the_last_word_was_read_where_it_told_an_end():
+def test_the_last_token_was_read_if_eos_followed():
     tokenizer = train_bpe(ENGLISH, 280)
     ids = {"bos_id": tokenizer.bos_id, "eos_ids": (tokenizer.eos_id,)}
     model = GPT(GPTConfig(tokenizer.vocab_size, d_model=32, num_heads=4, num_layers=1, d_ff=48, **ids))
@@ -190,7 +192,7 @@ def test_the_last_word_was_read_where_it_told_an_end():
     assert len(ends.record("", max_new_tokens=3).layers[0].query_tokens) == 1
 
 
-def test_what_does_not_fit_is_refused(writer, tmp_path):
+def test_invalid_arguments_are_refused(writer, tmp_path):
     with pytest.raises(InvalidType, match="prompts: expected a sequence of str, got str; pass a list"):
         writer.generate("the cat")
     with pytest.raises(InvalidType, match=r"prompts\[1\]: expected a str, got int"):

@@ -1,4 +1,4 @@
-"""A folder as OPUS-MT's translates as transformers does."""
+"""A folder with an OPUS-MT model gives the translations of transformers."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from regard.pipelines import Translator
 from regard.text.sentencepiece import MarianTokenizer
 from regard.text.tokenizer import train_bpe, train_translation_bpe
 
-TEXTS = ["the", "is the mat", "where", "near", "sat", "is"]  # of few pieces, as those that it learnt from
+TEXTS = ["the", "is the mat", "where", "near", "sat", "is"]  # of few pieces, as in the training data
 
 
-@pytest.fixture(scope="module", params=["ours", "theirs"])
+@pytest.fixture(scope="module", params=["saved", "original"])
 def folder(request, models, tmp_path_factory):
-    """A translator that learnt to copy words once or twice, as we save it, and as transformers saves it then."""
+    """A translator trained to copy words once or twice, saved by this library and then by transformers."""
     from transformers import MarianMTModel
 
     folder = tmp_path_factory.mktemp("opus")
     write_marian(folder, ["<pad>", "<s>", "</s>", "<unk>"], most=models["plain"].config.vocab_size)
     save_model(folder, models["plain"], MarianTokenizer.load(folder), format="transformers")
-    if request.param == "theirs":
+    if request.param == "original":
         MarianMTModel.from_pretrained(folder).save_pretrained(folder)
     return folder
 
 
 def theirs(folder, texts, **options):
-    """What transformers makes of each text; None where its limit made an end, which ours never does."""
+    """The translation of each text by transformers; None where its length limit forced an end."""
     from transformers import MarianMTModel, MarianTokenizer
 
     with warnings.catch_warnings():
@@ -39,32 +39,32 @@ def theirs(folder, texts, **options):
         tokenizer = MarianTokenizer.from_pretrained(folder)
     model = MarianMTModel.from_pretrained(folder).eval()
     model.generation_config.max_length = None
-    found = []
+    actual = []
     for text in texts:
-        given = tokenizer(text, return_tensors="pt")
-        limit = 2 * given["input_ids"].shape[1] + 20  # as ours
-        words = model.generate(**given, max_new_tokens=limit, **options)
+        inputs = tokenizer(text, return_tensors="pt")
+        limit = 2 * inputs["input_ids"].shape[1] + 20  # the limit of this library
+        words = model.generate(**inputs, max_new_tokens=limit, **options)
         ended = words.shape[1] - 1 < limit
-        found += tokenizer.batch_decode(words, skip_special_tokens=True) if ended else [None]
-    return found
+        actual += tokenizer.batch_decode(words, skip_special_tokens=True) if ended else [None]
+    return actual
 
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_translations_are_those_of_transformers(folder, beam):
     translator = Translator.load(folder, dtype=torch.float32)
-    found = [best[0] for best in translator.translate(TEXTS, beam=beam)]
+    output = [best[0] for best in translator.translate(TEXTS, beam=beam)]
     expected = theirs(folder, TEXTS, num_beams=beam, do_sample=False, length_penalty=1.0, early_stopping=False)
-    compared = [(each.text, text) for each, text in zip(found, expected, strict=True) if text is not None]
-    assert [mine for mine, _ in compared] == [other for _, other in compared]
+    compared = [(each.text, text) for each, text in zip(output, expected, strict=True) if text is not None]
+    assert [actual for actual, _ in compared] == [other for _, other in compared]
     assert len(compared) > 2
 
 
-def test_what_is_saved_translates_there_and_here(folder, tmp_path):
+def test_saved_models_translate_alike_in_both_libraries(folder, tmp_path):
     translator = Translator.load(folder, dtype=torch.float32)
     save_model(tmp_path, translator.model, translator.tokenizer, format="transformers")
     again = Translator.load(tmp_path, dtype=torch.float32)
-    found, expected = ([best[0].text for best in each.translate(TEXTS)] for each in (again, translator))
-    assert found == expected
+    actual, expected = ([best[0].text for best in each.translate(TEXTS)] for each in (again, translator))
+    assert actual == expected
 
 
 def test_it_is_recorded_and_traced_as_any_other(folder):
@@ -83,7 +83,7 @@ def test_a_tokenizer_of_another_kind_is_refused(folder, tmp_path):
         Translator.load(tmp_path)
 
 
-def test_a_translator_of_our_own_words_translates_there_too(tmp_path):
+def test_a_translator_with_the_own_tokenizer_translates_alike_in_transformers(tmp_path):
     """As a folder that names no class of transformers': ``AutoTokenizer`` and ``AutoModelForSeq2SeqLM`` find them."""
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -96,14 +96,14 @@ def test_a_translator_of_our_own_words_translates_there_too(tmp_path):
             torch.nn.init.normal_(parameter)  # large, so that a word is not followed by itself
     save_model(tmp_path, model, words, format="transformers")
     texts = ["The cat's  mat", "naß", "☃ on the Straße."]
-    theirs = AutoTokenizer.from_pretrained(tmp_path)
-    given = theirs(texts, padding=True, return_tensors="pt")
-    assert theirs(texts)["input_ids"] == [[*ids, words.eos_id] for ids in words.encode(texts)]
-    assert theirs.batch_decode(given["input_ids"], skip_special_tokens=True) == words.decode(words.encode(texts))
+    reference = AutoTokenizer.from_pretrained(tmp_path)
+    inputs = reference(texts, padding=True, return_tensors="pt")
+    assert reference(texts)["input_ids"] == [[*ids, words.eos_id] for ids in words.encode(texts)]
+    assert reference.batch_decode(inputs["input_ids"], skip_special_tokens=True) == words.decode(words.encode(texts))
     copy = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
     copy.generation_config.max_length = None
-    made = copy.generate(**given, num_beams=1, do_sample=False, max_new_tokens=9)[:, 1:9]  # its ninth is made an end
-    ours = Translator.load(tmp_path, dtype=torch.float32).translate(texts, beam=1)
-    found = [list(best[0].tokens[:8]) for best in ours]
-    assert found == [words.convert_ids_to_tokens(ids) for ids in made.tolist()]
-    assert len({token for tokens in found for token in tokens}) > 3, found
+    made = copy.generate(**inputs, num_beams=1, do_sample=False, max_new_tokens=9)[:, 1:9]  # its ninth is made an end
+    translations = Translator.load(tmp_path, dtype=torch.float32).translate(texts, beam=1)
+    output = [list(best[0].tokens[:8]) for best in translations]
+    assert output == [words.convert_ids_to_tokens(ids) for ids in made.tolist()]
+    assert len({token for tokens in output for token in tokens}) > 3, output

@@ -1,4 +1,4 @@
-"""Lines on their way into batches."""
+"""Splitting of lines and batches of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from regard.pipelines.packing import batches_by_length, pack, split_sentences
         ("", []),
     ],
 )
-def test_sentences_end_where_they_end(line, sentences):
+def test_sentence_boundaries(line, sentences):
     assert split_sentences(line) == sentences
 
 

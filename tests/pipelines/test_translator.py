@@ -1,4 +1,4 @@
-"""Text to text, with a model that learnt nothing: what is tested is the way there and back."""
+"""From text to text, with an untrained model: tokenization, batches and decoding."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def translator(fresh, tokenizer) -> Translator:
 
 def test_each_line_gets_what_it_gets_alone_in_its_place(translator, tokenizer):
     lines = [TEXTS[1], "", TEXTS[0], TEXTS[3], "  ", TEXTS[2]]
-    found = translator.translate(lines, beam=3, nbest=2, length_penalty=0.5)
-    assert found[1] == found[4] == [Translation("", 0.0, ())]
+    actual = translator.translate(lines, beam=3, nbest=2, length_penalty=0.5)
+    assert actual[1] == actual[4] == [Translation("", 0.0, ())]
     for number in (0, 2, 3, 5):
         src, lengths = encoder_batch(tokenizer.encode([lines[number]]))
         expected = beam_search(translator.model, src, lengths, beam=3, nbest=2, length_penalty=0.5)[0]
-        assert [each.text for each in found[number]] == tokenizer.decode([each.tokens for each in expected])
-        for translation, hypothesis in zip(found[number], expected, strict=True):
+        assert [each.text for each in actual[number]] == tokenizer.decode([each.tokens for each in expected])
+        for translation, hypothesis in zip(actual[number], expected, strict=True):
             assert translation.score == pytest.approx(hypothesis.score, abs=1e-4)
             assert translation.tokens == tuple(tokenizer.convert_ids_to_tokens(hypothesis.tokens))
 
@@ -44,7 +44,7 @@ def test_no_lines_give_none(translator):
     assert translator.translate([]) == []
 
 
-def test_sampling_draws_as_many_as_are_asked_for(translator):
+def test_sampling_draws_nbest_translations(translator):
     first, again, other = (
         translator.translate(TEXTS, nbest=3, sampling=SamplingParams(top_k=5, seed=seed)) for seed in (1, 1, 2)
     )
@@ -60,9 +60,9 @@ def test_a_long_line_is_translated_sentence_by_sentence(translator, monkeypatch)
     words = len(translator.tokenizer.encode([sentence])[0])
     line = " ".join([sentence] * (longest // words + 1))
     together, rest = (translator.translate([" ".join([sentence] * count)])[0][0] for count in (longest // words, 1))
-    found = translator.translate([line])[0][0]
-    assert found.text == f"{together.text} {rest.text}"
-    assert found.score == pytest.approx(together.score + rest.score, abs=1e-4)
+    actual = translator.translate([line])[0][0]
+    assert actual.text == f"{together.text} {rest.text}"
+    assert actual.score == pytest.approx(together.score + rest.score, abs=1e-4)
 
 
 def test_sentences_that_are_too_long_are_refused_with_their_lines(translator):
@@ -92,14 +92,14 @@ def test_it_is_saved_and_loaded(translator, tmp_path):
 
 
 @pytest.mark.parametrize("fast", [True, False])
-def test_it_computes_in_what_the_cpu_multiplies_fastest(translator, tmp_path, monkeypatch, fast):
+def test_the_default_dtype_is_the_fastest_of_the_cpu(translator, tmp_path, monkeypatch, fast):
     save_model(tmp_path, translator.model, translator.tokenizer)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": fast}, raising=False)
     loaded = Translator.load(tmp_path, dtype=fastest_dtype())
     assert loaded.model.src_embedding.weight.dtype == (torch.bfloat16 if fast else torch.float32)
-    found, exact = loaded.translate(TEXTS, beam=2), translator.translate(TEXTS, beam=2)
-    for mine, other in zip(found, exact, strict=True):
-        assert mine[0].score == pytest.approx(other[0].score, abs=0.05)
+    output, exact = loaded.translate(TEXTS, beam=2), translator.translate(TEXTS, beam=2)
+    for actual, other in zip(output, exact, strict=True):
+        assert actual[0].score == pytest.approx(other[0].score, abs=0.05)
     assert loaded.record(TEXTS[0]).layers[0].weights.dense().sum(-1).allclose(torch.ones(1))
 
 
@@ -126,10 +126,10 @@ def test_a_recording_finds_its_own_translation(translator):
 
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
-def test_a_translation_that_was_cut_has_no_end_to_look_at(fresh, tokenizer, positions):
+def test_a_truncated_translation_has_no_eos_row(fresh, tokenizer, positions):
     model = fresh(vocab_size=tokenizer.vocab_size, positions=positions, max_seq_len=12)
     with torch.no_grad():
-        model.tgt_embedding.weight[tokenizer.eos_id] *= 0  # the end is never the likeliest word
+        model.tgt_embedding.weight[tokenizer.eos_id] *= 0  # EOS is never the most likely token
     translator = Translator(model, tokenizer)
     (best,) = translator.translate(["a dog ran"])[0]
     recording = translator.record("a dog ran")
@@ -140,7 +140,7 @@ def test_a_translation_that_was_cut_has_no_end_to_look_at(fresh, tokenizer, posi
     assert translator.trace("a dog ran", "cross.0")["weights"].shape[-2] == len(best.tokens)
 
 
-def test_what_cannot_be_recorded(translator):
+def test_unsupported_recordings_are_refused(translator):
     with pytest.raises(InvalidArgument, match="text: expected a text, got an empty one"):
         translator.record(" ")
     with pytest.raises(InvalidArgument) as caught:
@@ -164,7 +164,7 @@ def test_a_tokenizer_of_another_model_is_refused(fresh, tokenizer):
         Translator(fresh(vocab_size=tokenizer.vocab_size, eos_id=5), tokenizer)
 
 
-def test_one_string_is_no_list_of_lines(translator):
+def test_a_single_string_is_refused(translator):
     with pytest.raises(InvalidType, match=r"lines: expected a sequence of str, got str; pass a list"):
         translator.translate("yes")
 
@@ -182,7 +182,7 @@ def test_one_string_is_no_list_of_lines(translator):
         ),
     ],
 )
-def test_what_is_no_text_is_refused(translator, lines, error, words):
+def test_only_texts_are_accepted(translator, lines, error, words):
     with pytest.raises(error, match=words):
         translator.translate(lines)
 
@@ -192,7 +192,7 @@ def test_a_dtype_that_no_model_computes_in_is_refused(tmp_path):
         Translator.load(tmp_path, dtype=torch.int64)
 
 
-def test_what_the_limit_cut_is_marked_and_translated_sentence_by_sentence(translator):
+def test_truncated_lines_are_marked_and_translated_by_sentence(translator):
     one, other = "a dog ran.", "yes."
     alone = [translator.translate([line])[0][0] for line in (one, other)]
     together = translator.translate([f"{one} {other}"])[0][0]
@@ -202,9 +202,9 @@ def test_what_the_limit_cut_is_marked_and_translated_sentence_by_sentence(transl
 
 
 def test_a_line_is_as_finished_as_all_its_parts(translator):
-    whole, cut = Hypothesis([5], -1.0), Hypothesis([6], -2.0, finished=False)
-    assert translator._join_parts([[whole], [whole]])[0].finished
-    assert not translator._join_parts([[whole], [cut]])[0].finished
+    full, cut = Hypothesis([5], -1.0), Hypothesis([6], -2.0, finished=False)
+    assert translator._join_parts([[full], [full]])[0].finished
+    assert not translator._join_parts([[full], [cut]])[0].finished
 
 
 def test_a_line_longer_than_those_of_the_training_is_cut_at_sentence_ends(fresh, tokenizer, monkeypatch):
