@@ -22,8 +22,8 @@ def test_a_batch_with_a_cache_equals_each_sentence_without(models, sources, kind
     for index, hypotheses in enumerate(results):
         alone = beam_search(model, src[index : index + 1, : lengths[index]], cache=False, **options)[0]
         assert [hypothesis.tokens for hypothesis in hypotheses] == [hypothesis.tokens for hypothesis in alone]
-        for mine, other in zip(hypotheses, alone, strict=True):
-            assert mine.score == pytest.approx(other.score, abs=1e-4)
+        for actual, other in zip(hypotheses, alone, strict=True):
+            assert actual.score == pytest.approx(other.score, abs=1e-4)
 
 
 @pytest.mark.parametrize("positions", get_args(Positions))
@@ -35,9 +35,9 @@ def test_every_kind_of_positions_decodes_alike_with_a_cache_and_without(fresh, s
     results, expected = (
         beam_search(model, src, lengths, beam=3, nbest=3, max_new_tokens=14, cache=cache) for cache in (True, False)
     )
-    for mine, other in zip(results, expected, strict=True):
-        assert [hypothesis.tokens for hypothesis in mine] == [hypothesis.tokens for hypothesis in other]
-        assert [h.score for h in mine] == pytest.approx([h.score for h in other], abs=1e-4)
+    for actual, other in zip(results, expected, strict=True):
+        assert [hypothesis.tokens for hypothesis in actual] == [hypothesis.tokens for hypothesis in other]
+        assert [h.score for h in actual] == pytest.approx([h.score for h in other], abs=1e-4)
 
 
 def test_scores_are_those_of_the_model(model, sources):

@@ -20,12 +20,12 @@ SMALL = {"d_model": 32, "num_heads": 4, "num_layers": 2, "d_ff": 48, "max_seq_le
 
 @pytest.fixture(scope="module", params=MAKERS)
 def pair(request, tmp_path_factory):
-    """A model of transformers, biased towards some tokens so that it ends, and ours with its weights."""
-    folder, theirs = tmp_path_factory.mktemp("model"), MAKERS[request.param]()
+    """A model of transformers, biased towards some tokens so that it ends, and it as a model of this library."""
+    folder, reference = tmp_path_factory.mktemp("model"), MAKERS[request.param]()
     with torch.no_grad():
-        theirs.get_input_embeddings().weight.mul_(3)
-    theirs.save_pretrained(folder)
-    return theirs, load_model(folder)
+        reference.get_input_embeddings().weight.mul_(3)
+    reference.save_pretrained(folder)
+    return reference, load_model(folder)
 
 
 @pytest.fixture
@@ -36,12 +36,12 @@ def prompts():
     return torch.randint(12, 60, (6, 9), generator=generator), lengths
 
 
-def generate(theirs, prompts, lengths, **options):
-    """What transformers generates: without the prompts, ends and padding."""
+def generate(reference, prompts, lengths, **options):
+    """Tokens that transformers generates, without prompts, EOS and padding."""
     padded = torch.stack([row.roll(len(row) - int(count)) for row, count in zip(prompts, lengths, strict=True)])
     real = (torch.arange(prompts.shape[1]) >= prompts.shape[1] - lengths[:, None]).long()
-    results = theirs.generate(padded, attention_mask=real, pad_token_id=0, do_sample=False, **options)
-    ends = theirs.config.eos_token_id
+    results = reference.generate(padded, attention_mask=real, pad_token_id=0, do_sample=False, **options)
+    ends = reference.config.eos_token_id
     ends = set(ends if isinstance(ends, list) else [ends])
     texts = []
     for row in results[:, prompts.shape[1] :].tolist():
@@ -52,41 +52,41 @@ def generate(theirs, prompts, lengths, **options):
 
 @torch.no_grad()
 def test_greedy_equals_transformers(pair, prompts):
-    theirs, ours = pair
-    results = greedy(ours, *prompts, max_new_tokens=20)
-    assert [hypothesis.tokens for hypothesis in results] == generate(theirs, *prompts, max_new_tokens=20)
+    reference, model = pair
+    results = greedy(model, *prompts, max_new_tokens=20)
+    assert [hypothesis.tokens for hypothesis in results] == generate(reference, *prompts, max_new_tokens=20)
     for hypothesis, prompt, length in zip(results, *prompts, strict=True):
-        whole = torch.cat([prompt[:length], torch.tensor(hypothesis.tokens, dtype=torch.int64)])
-        log_probs = ours(whole[None]).logits[0].log_softmax(-1)
+        sequence = torch.cat([prompt[:length], torch.tensor(hypothesis.tokens, dtype=torch.int64)])
+        log_probs = model(sequence[None]).logits[0].log_softmax(-1)
         tokens = [*hypothesis.tokens, *([2] if hypothesis.finished else [])]
         positions = range(int(length) - 1, int(length) - 1 + len(tokens))
-        if not hypothesis.finished or len(ours.config.eos_ids) == 1:
+        if not hypothesis.finished or len(model.config.eos_ids) == 1:
             score = sum(float(log_probs[position, token]) for position, token in zip(positions, tokens, strict=True))
             assert hypothesis.score == pytest.approx(score, abs=1e-3)
 
 
 @pytest.mark.parametrize("beam", [2, 4])
 def test_beam_search_equals_transformers(pair, prompts, beam):
-    theirs, ours = pair
-    results = beam_search(ours, *prompts, beam=beam, max_new_tokens=12)
+    reference, model = pair
+    results = beam_search(model, *prompts, beam=beam, max_new_tokens=12)
     options = {"num_beams": beam, "max_new_tokens": 12, "length_penalty": 1.0, "early_stopping": False}
-    assert [best[0].tokens for best in results] == generate(theirs, *prompts, **options)
+    assert [best[0].tokens for best in results] == generate(reference, *prompts, **options)
 
 
 @pytest.mark.parametrize("beam", [2, 4])
 def test_every_row_of_a_beam_may_end_in_several_ways(tmp_path, beam):
     ends = [2, 5, 7, 11]
-    theirs = llama(eos_token_id=ends)
+    reference = llama(eos_token_id=ends)
     with torch.no_grad():
-        theirs.get_input_embeddings().weight.mul_(3)
+        reference.get_input_embeddings().weight.mul_(3)
         near = 0.02 * torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
-        theirs.lm_head.weight[ends] = 1.6 * theirs.lm_head.weight[2] + near  # all come together, or none does
-    theirs.save_pretrained(tmp_path)
+        reference.lm_head.weight[ends] = 1.6 * reference.lm_head.weight[2] + near  # they compete for the same beams
+    reference.save_pretrained(tmp_path)
     prompts = torch.randint(12, 60, (40, 5), generator=torch.Generator().manual_seed(0))
     lengths = torch.full((40,), 5)
     results = beam_search(load_model(tmp_path), prompts, lengths, beam=beam, max_new_tokens=12, length_penalty=2)
     options = {"num_beams": beam, "max_new_tokens": 12, "length_penalty": 2.0, "early_stopping": False}
-    assert [best[0].tokens for best in results] == generate(theirs, prompts, lengths, **options)
+    assert [best[0].tokens for best in results] == generate(reference, prompts, lengths, **options)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
@@ -115,9 +115,9 @@ def test_a_batch_with_a_cache_equals_each_prompt_without(prompts, positions, sea
     results = search(model, *prompts, max_new_tokens=10)
     for index, hypothesis in enumerate(results):
         alone = search(model, prompts[0][index : index + 1, : prompts[1][index]], max_new_tokens=10, cache=False)[0]
-        mine, other = (each if search is beam_search else [each] for each in (hypothesis, alone))
-        assert [each.tokens for each in mine] == [each.tokens for each in other]
-        assert [each.score for each in mine] == pytest.approx([each.score for each in other], abs=1e-4)
+        actual, other = (each if search is beam_search else [each] for each in (hypothesis, alone))
+        assert [each.tokens for each in actual] == [each.tokens for each in other]
+        assert [each.score for each in actual] == pytest.approx([each.score for each in other], abs=1e-4)
 
 
 def test_generation_continues_until_max_seq_len(prompts):

@@ -15,8 +15,10 @@ def test_greedy_equals_marian(model, seed):
     src, lengths = draw_sources(12, 9, seed)
     results = greedy(model, src, lengths, max_new_tokens=60)
     real = (torch.arange(9) < lengths[:, None]).long()
-    theirs = with_weights_of(model).generate(src, attention_mask=real, max_new_tokens=60, num_beams=1, do_sample=False)
-    for hypothesis, tokens in zip(results, theirs[:, 1:].tolist(), strict=True):
+    reference = with_weights_of(model).generate(
+        src, attention_mask=real, max_new_tokens=60, num_beams=1, do_sample=False
+    )
+    for hypothesis, tokens in zip(results, reference[:, 1:].tolist(), strict=True):
         expected = [*hypothesis.tokens, 2] if hypothesis.finished else hypothesis.tokens
         assert tokens == expected + [0] * (len(tokens) - len(expected))
 
@@ -27,7 +29,7 @@ def test_beam_search_equals_marian(model, seed, length_penalty):
     src, lengths = draw_sources(12, 9, seed)
     results = beam_search(model, src, lengths, beam=4, nbest=3, length_penalty=length_penalty, max_new_tokens=60)
     real = (torch.arange(9) < lengths[:, None]).long()
-    theirs = with_weights_of(model).generate(
+    reference = with_weights_of(model).generate(
         src,
         attention_mask=real,
         max_new_tokens=60,
@@ -38,7 +40,7 @@ def test_beam_search_equals_marian(model, seed, length_penalty):
         return_dict_in_generate=True,
         output_scores=True,
     )
-    sequences = iter(zip(theirs.sequences[:, 1:].tolist(), theirs.sequences_scores.tolist(), strict=True))
+    sequences = iter(zip(reference.sequences[:, 1:].tolist(), reference.sequences_scores.tolist(), strict=True))
     for hypotheses in results:
         for hypothesis in hypotheses:
             tokens, score = next(sequences)

@@ -25,7 +25,7 @@ def test_log_probabilities_are_those_of_the_model(fresh, sources, dtype):
 
 
 @torch.inference_mode()
-def test_sentences_leave_with_their_rows(fresh, sources):
+def test_finished_sentences_are_removed_with_their_rows(fresh, sources):
     model, (src, lengths) = fresh(), sources
     state = start_decoding(model, src, lengths, num_beams=2)
     tokens = state.next_token_log_probs().argmax(-1)
