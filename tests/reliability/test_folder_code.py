@@ -33,16 +33,16 @@ def loaders() -> Iterator[tuple[str, Callable[..., Any]]]:
     for info in pkgutil.walk_packages(regard.__path__, "regard."):
         if info.name == "regard.__main__" or info.name.startswith("regard.ops.kernels.triton."):  # which needs Triton
             continue
-        for name, found in vars(importlib.import_module(info.name)).items():
-            if name.startswith("_") or getattr(found, "__module__", None) != info.name:
+        for name, value in vars(importlib.import_module(info.name)).items():
+            if name.startswith("_") or getattr(value, "__module__", None) != info.name:
                 continue
-            if inspect.isclass(found) and not inspect.isabstract(found):
-                if isinstance(inspect.getattr_static(found, "load", None), classmethod):
-                    yield f"{info.name}.{name}.load", found.load
-            elif inspect.isfunction(found):
-                hints = map(str, inspect.get_annotations(found).values())
+            if inspect.isclass(value) and not inspect.isabstract(value):
+                if isinstance(inspect.getattr_static(value, "load", None), classmethod):
+                    yield f"{info.name}.{name}.load", value.load
+            elif inspect.isfunction(value):
+                hints = map(str, inspect.get_annotations(value).values())
                 if name.startswith("load") or any("Folder" in hint for hint in hints):
-                    yield f"{info.name}.{name}", found
+                    yield f"{info.name}.{name}", value
 
 
 LOADERS = dict(loaders())
@@ -60,22 +60,22 @@ ARGUMENTS: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def _yes(monkeypatch):
-    """Standard input that says yes to everything."""
+    """Standard input that answers every question with yes."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"y\n" * 1000), encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> dict[str, tuple[Path, Path]]:
     """Each kind of folder, and the file that its code would write."""
-    place = tmp_path_factory.mktemp("code")
+    root = tmp_path_factory.mktemp("code")
     return {
-        kind: (folders_with_code.write(kind, place / kind, place / f"{kind}.ran"), place / f"{kind}.ran")
+        kind: (folders_with_code.write(kind, root / kind, root / f"{kind}.ran"), root / f"{kind}.ran")
         for kind in folders_with_code.KINDS
     }
 
 
 def test_the_code_runs_where_it_is_trusted(folders, monkeypatch, tmp_path):
-    """The folders are what they claim to be: without our argument, transformers asks, and runs their code."""
+    """The folders work: without trust_remote_code=False, transformers asks, and runs their code."""
     import transformers
 
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path))
@@ -146,14 +146,14 @@ def test_no_command_runs_code(folders, command, kind, monkeypatch, capsys, tmp_p
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data.tsv").write_text(f"{TEXT}\t{TEXT}\n")
     values = {"text": TEXT, "prompt": TEXT, "file": "data.tsv", "files": "data.tsv", "test": "data.tsv"}
-    given = [values[each.name] for each in COMMANDS[command].params if each.param_type_name == "argument"]
+    arguments = [values[each.name] for each in COMMANDS[command].params if each.param_type_name == "argument"]
     extra = ["--segment", "a=the"] if command == "segments" else []
-    monkeypatch.setattr(sys, "argv", ["regard", command, *given, *extra, "--model", str(folder)])
+    monkeypatch.setattr(sys, "argv", ["regard", command, *arguments, *extra, "--model", str(folder)])
     with pytest.raises(SystemExit) as end:
         main()
     assert not canary.exists()
-    said = capsys.readouterr().err
-    assert end.value.code in (0, None) or (end.value.code == 2 and str(folder) in said), said
+    message = capsys.readouterr().err
+    assert end.value.code in (0, None) or (end.value.code == 2 and str(folder) in message), message
 
 
 @pytest.mark.parametrize("kind", ["config", "model", "weights"])
@@ -173,7 +173,7 @@ def test_training_runs_no_code(folders, kind, use, monkeypatch, capsys, tmp_path
     monkeypatch.setattr(sys, "argv", ["regard", "train", "recipe.yaml", *data])
     with pytest.raises(SystemExit) as end:
         main()
-    said = capsys.readouterr().err
+    message = capsys.readouterr().err
     assert end.value.code == 2
-    assert str(folder) in said
+    assert str(folder) in message
     assert not canary.exists()

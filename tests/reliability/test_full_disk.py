@@ -156,7 +156,7 @@ with full_disk(size):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_training_ends_with_a_sentence(tmp_path, size):
+def test_a_full_disk_ends_a_training_with_one_message(tmp_path, size):
     write_corpus(tmp_path / "train.tsv", 100, seed=1)
     keys = {
         "output_dir": str(tmp_path / "run"),
@@ -167,11 +167,11 @@ def test_a_training_ends_with_a_sentence(tmp_path, size):
     }
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(keys))
     command = [sys.executable, "-c", TRAIN, "train", tmp_path / "recipe.yaml", str(size)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("regard: ")
-    assert "File too large" in done.stderr
+    completed = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
+    assert completed.returncode == 2, completed.stderr
+    assert "Traceback" not in completed.stderr
+    assert completed.stderr.splitlines()[-1].startswith("regard: ")
+    assert "File too large" in completed.stderr
     assert [path for path in tmp_path.rglob(".*") if path.name != ".lock"] == []
 
 

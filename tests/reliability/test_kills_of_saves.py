@@ -43,11 +43,11 @@ def recording(version: int) -> regard.recordings.Recording:
 def version_of_model(folder: Path) -> int:
     """Also loads the tokenizer, which is the same in all versions."""
     assert Tokenizer.load(folder).fingerprint == TOKENIZER.fingerprint
-    found = load_model(folder).state_dict()
+    actual = load_model(folder).state_dict()
     return next(
         version
         for version, expected in enumerate(MODELS)
-        if all(torch.equal(found[name], weight) for name, weight in expected.state_dict().items())
+        if all(torch.equal(actual[name], weight) for name, weight in expected.state_dict().items())
     )
 
 

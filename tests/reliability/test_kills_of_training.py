@@ -44,7 +44,7 @@ def keys_of(folder: Path, run: str) -> dict[str, Any]:
 
 
 def metrics(run: Path) -> list[dict[str, str]]:
-    """All rows, without what the clock says."""
+    """All rows, without the columns of time."""
     with (run / "metrics.csv").open(encoding="utf-8") as file:
         return [
             {name: cell for name, cell in row.items() if name != "tokens_per_second"} for row in csv.DictReader(file)
@@ -76,15 +76,15 @@ def test_kills_of_training(folder):
             """Run a recipe, and kill it after a fraction of the time of a whole run."""
             recipe = folder / f"{name}.yaml"
             recipe.write_text(yaml.safe_dump(keys_of(folder, name)))
-            seconds = None if fraction is None else fraction * whole["seconds"]
+            seconds = None if fraction is None else fraction * full["seconds"]
             runner.stdin.write(json.dumps({"recipe": str(recipe), "resume": resume, "seconds": seconds}) + "\n")
             runner.stdin.flush()
             return json.loads(runner.stdout.readline())
 
-        whole = {"seconds": 0.0}
+        full = {"seconds": 0.0}
         for name in ("warm-up", "whole"):  # the first run also pays for imports
-            whole = run(name, False, None)
-            assert whole["code"] == 0, whole["errors"]
+            full = run(name, False, None)
+            assert full["code"] == 0, full["errors"]
         expected = results(folder / "whole")
         killed = number = 0
         while killed < tries:
@@ -93,12 +93,12 @@ def test_kills_of_training(folder):
                 can_resume = (folder / name / "recipe.yaml").is_file()
                 is_last = killed >= tries or len(fractions) >= 3
                 fraction = None if is_last else draw.uniform(0, 1.05)
-                done = run(name, can_resume, fraction)
-                if done["code"] == 0:
+                completed = run(name, can_resume, fraction)
+                if completed["code"] == 0:
                     if not can_resume:
-                        whole = done  # the machine may have become faster or slower
+                        full = completed  # the machine may have become faster or slower
                     break
-                assert done["code"] == -9, (name, fractions, done["errors"])
+                assert completed["code"] == -9, (name, fractions, completed["errors"])
                 fractions.append(fraction)
                 killed += 1
             assert results(folder / name) == expected, (name, fractions)

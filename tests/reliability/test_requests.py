@@ -1,4 +1,4 @@
-"""The server under attack: no request makes it hang, end, print a traceback, or answer who does not know its token."""
+"""The server under attack: no request makes it hang, exit, print a traceback, or respond without its token."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Client:
         return socket.create_connection(("127.0.0.1", self.port), timeout=TIMEOUT)
 
     def send(self, data: bytes, *, is_complete: bool) -> list[tuple[int, bytes, bytes]]:
-        """The responses to what is sent: status, head and body of each."""
+        """Send bytes; return status, head and body of each response."""
         with self.connect() as connection:
             received = b""
             try:
@@ -90,15 +90,15 @@ def parse(data: bytes) -> list[tuple[int, bytes, bytes]]:
         if not separator:
             break  # cut off by a reset
         status = int(re.match(rb"HTTP/1\.1 (\d{3}) ", head)[1])
-        found = re.search(rb"(?im)^content-length: (\d+)", head)
-        length = int(found[1]) if found else len(rest)
+        match = re.search(rb"(?im)^content-length: (\d+)", head)
+        length = int(match[1]) if match else len(rest)
         responses.append((status, head, rest[:length]))
         data = rest[length:]
     return responses
 
 
 def check(client: Client, responses: list[tuple[int, bytes, bytes]], *, knows_token: bool) -> None:
-    """Check what holds for each response, whatever was sent."""
+    """Check a response to any request."""
     for status, head, body in responses:
         assert status in ((200, 307, 400, 404, 405) if knows_token else (400, 404, 405)), (status, head)
         lines = head.decode("latin-1").lower().split("\r\n")
@@ -155,12 +155,12 @@ def odd_numbers(client: Client, draw: random.Random) -> None:
 
 
 def wrong_token(client: Client, draw: random.Random) -> None:
-    place = draw.randrange(len(client.token))
-    other = draw.choice([letter for letter in "abcXYZ019-_" if letter != client.token[place]])
+    position = draw.randrange(len(client.token))
+    other = draw.choice([letter for letter in "abcXYZ019-_" if letter != client.token[position]])
     token = draw.choice(
         [
-            client.token[:place] + other + client.token[place + 1 :],
-            client.token[:place],
+            client.token[:position] + other + client.token[position + 1 :],
+            client.token[:position],
             client.token.swapcase(),
             client.token[::-1],
             "",
@@ -193,24 +193,24 @@ def wrong_method(client: Client, draw: random.Random) -> None:
 
 
 def mutated(client: Client, draw: random.Random) -> None:
-    """A request of who does not know the token, with bytes changed, inserted, removed, repeated or cut off."""
+    """A request without the token, with bytes changed, inserted, removed, repeated or cut off."""
     data = bytearray(client.request(f"/{'a' * 32}/{draw.choice(GOOD)}"))
     for _ in range(draw.randint(1, 6)):
-        place = draw.randrange(len(data) + 1)
+        position = draw.randrange(len(data) + 1)
         piece = draw.choice(
             [bytes([draw.randrange(256)]), b"\r\n", b"\0", b"\x80", b": ", b"\r\n\r\n", draw.randbytes(9)]
         )
         kind = draw.randrange(5)
         if kind == 0:
-            data[place : place + len(piece)] = piece
+            data[position : position + len(piece)] = piece
         elif kind == 1:
-            data[place:place] = piece
+            data[position:position] = piece
         elif kind == 2:
-            del data[place : place + draw.randint(1, 9)]
+            del data[position : position + draw.randint(1, 9)]
         elif kind == 3:
-            data[place:place] = data[place : place + draw.randint(1, 40)] * draw.randint(1, 20)
+            data[position:position] = data[position : position + draw.randint(1, 40)] * draw.randint(1, 20)
         else:
-            del data[place:]
+            del data[position:]
     check(client, client.send(bytes(data), is_complete=False), knows_token=False)
 
 

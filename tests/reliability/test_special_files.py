@@ -1,4 +1,4 @@
-"""Files that are not regular, or cannot be read: every reader refuses them at once, and says what they are."""
+"""Files that are not regular, or cannot be read: every reader refuses them at once and names their kind."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SECONDS = 20
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory) -> dict[str, Path]:
     """The folder of each reader, as it should be."""
-    place = tmp_path_factory.mktemp("originals")
+    root = tmp_path_factory.mktemp("originals")
     for name, reader in READERS.items():
-        (place / name).mkdir()
-        reader.write(place / name)
-    return {name: place / name for name in READERS}
+        (root / name).mkdir()
+        reader.write(root / name)
+    return {name: root / name for name in READERS}
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_what_is_not_a_file_is_refused_at_once(originals, tmp_path, name, path, 
 @pytest.mark.usefixtures("_limit")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "path"), CASES)
-def test_an_unreadable_file_is_not_called_damaged(originals, tmp_path, name, path, monkeypatch):
+def test_an_unreadable_file_is_not_reported_as_damaged(originals, tmp_path, name, path, monkeypatch):
     folder = shutil.copytree(originals[name], tmp_path / "damaged")
     original = builtins.open
 

@@ -180,7 +180,7 @@ def test_an_interrupt_leaves_nothing(name, run, around):
         if around == "an own function":
             ALL_ATTENTION_FUNCTIONS["sdpa"] = _local_sdpa
             stack.callback(ALL_ATTENTION_FUNCTIONS.pop, "sdpa")
-        assert_works(model)  # which also wraps what the other watch has not
+        assert_works(model)  # which also wraps modules that the other watch does not
         before = state(model, other)
         for number in _points(run, model):
             interrupter = Interrupter(number)
