@@ -1,4 +1,4 @@
-"""The training state is whole or not there, and is data only."""
+"""The training state is complete or missing, and is data only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_state_comes_back(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_full_disk_leaves_the_old_state_whole(tmp_path: Path) -> None:
+def test_a_full_disk_keeps_the_old_state(tmp_path: Path) -> None:
     AtomicCheckpointIO().save_checkpoint({"step": 1}, tmp_path / "state.ckpt")
     with pytest.raises(InvalidFile, match=r"state\.ckpt: could not be written: File too large"), full_disk(100):
         AtomicCheckpointIO().save_checkpoint({"step": 2}, tmp_path / "state.ckpt")

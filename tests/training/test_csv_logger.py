@@ -27,7 +27,7 @@ def test_rows_are_appended_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("step", "left"), [(0, None), (4, [2, 4, 4]), (5, [2, 4, 4]), (6, [2, 4, 4, 6]), (9, [2, 4, 4, 6])]
 )
-def test_cutting_back_takes_out_later_rows_and_a_torn_one(tmp_path: Path, step: int, left: list[int] | None) -> None:
+def test_discard_after_removes_later_and_incomplete_rows(tmp_path: Path, step: int, left: list[int] | None) -> None:
     logger = ResumableCSVLogger(tmp_path, MEASURED)
     logger.discard_after(step)  # nothing there yet
     for row in (2, 4, 4, 6):
@@ -43,7 +43,7 @@ def test_cutting_back_takes_out_later_rows_and_a_torn_one(tmp_path: Path, step: 
         assert [int(row["step"]) for row in csv.DictReader(file)] == [*left, 10]
 
 
-def test_an_older_log_gets_todays_columns(tmp_path: Path) -> None:
+def test_an_older_log_gets_the_new_columns(tmp_path: Path) -> None:
     logger = ResumableCSVLogger(tmp_path, MEASURED)
     logger.path.write_text("step,epoch,loss,tokens_per_second,retired\n50,0,8.5,100,x\n100,0,7.5,90,x\n")
     logger.discard_after(50)
@@ -68,7 +68,7 @@ def test_a_damaged_row_is_named(tmp_path: Path, row: str) -> None:
     assert logger.path.read_text() == before
 
 
-def test_a_log_that_is_no_text_is_named(tmp_path: Path) -> None:
+def test_a_log_that_is_not_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_bytes(b"step\n\xff\n")
     with pytest.raises(InvalidFile, match=r"metrics\.csv: could not be read: 'utf-8' codec"):
         ResumableCSVLogger(tmp_path, MEASURED).discard_after(2)

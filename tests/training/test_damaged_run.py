@@ -37,7 +37,7 @@ def resume(stopped: Path, keys: dict[str, Any]) -> dict[str, dict[str, bytes]]:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_damaged_run_goes_on_alike_or_is_refused(stopped: tuple[Path, dict[str, Any]]) -> None:
+def test_a_damaged_run_resumes_unchanged_or_is_refused(stopped: tuple[Path, dict[str, Any]]) -> None:
     original, keys = stopped
     run = Path(keys["output_dir"])
     expected = resume(original, keys)
@@ -56,15 +56,15 @@ def test_a_damaged_run_goes_on_alike_or_is_refused(stopped: tuple[Path, dict[str
         shutil.copytree(original, run)
         (run / path).write_bytes(mutate((run / path).read_bytes(), KINDS.get(path.suffix, "bytes"), draw))
         try:
-            found = resume(original, keys)
+            actual = resume(original, keys)
         except RegardError:
             continue
         except Exception as error:
             raise AssertionError(f"case {case} of {path}: {type(error).__name__}: {error}") from error
-        assert found["last"] == expected["last"], f"case {case} of {path}"
+        assert actual["last"] == expected["last"], f"case {case} of {path}"
 
 
-def test_what_a_power_cut_leaves_is_named(stopped: tuple[Path, dict[str, Any]]) -> None:
+def test_files_damaged_by_a_power_cut_are_named(stopped: tuple[Path, dict[str, Any]]) -> None:
     _, keys = stopped
     run = Path(keys["output_dir"])
     for path in sorted((run / "data").rglob("*")):

@@ -32,9 +32,9 @@ def run_script(folder: Path, keys: dict[str, Any], *launcher: str) -> None:
     (folder / "recipe.yaml").write_text(yaml.safe_dump(keys))
     command = [sys.executable, *launcher, str(folder / "train.py"), str(folder / "recipe.yaml")]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment)
-    assert done.returncode == 0, done.stderr
-    check_warnings(done.stderr)
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment)
+    assert completed.returncode == 0, completed.stderr
+    check_warnings(completed.stderr)
 
 
 def check_warnings(errors: str) -> None:
@@ -71,12 +71,12 @@ def test_two_processes_are_one_with_twice_the_batches(tmp_path: Path, keys: dict
     assert all(torch.equal(ranks[0][name], ranks[1][name]) for name in ranks[0])
     alone = apply_overrides(keys, ["--output_dir", str(tmp_path / "alone"), "--trainer.accumulate_grad_batches=2"])
     train(make_recipe(alone))
-    found, expected = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("both", "alone"))
+    actual, expected = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("both", "alone"))
     for name, weight in expected.items():
         kept = torch.ones_like(weight, dtype=torch.bool)
         if name.endswith("in_proj.bias"):  # the key's changes nothing: its gradient is rounding
             kept.view(3, -1)[1] = False
-        torch.testing.assert_close(found[name][kept], weight[kept], rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(actual[name][kept], weight[kept], rtol=1e-3, atol=1e-4)
     for left, right in zip(rows(tmp_path / "both"), rows(tmp_path / "alone"), strict=True):
         assert left["step"] == right["step"]
         for column in ("loss", "valid_loss"):
@@ -103,14 +103,14 @@ def test_unequal_batches_of_two_processes_count_by_their_tokens(tmp_path: Path, 
 
 def test_processes_resume_bit_for_bit_each_with_its_own_dropout(tmp_path: Path, keys: dict[str, Any]) -> None:
     keys["model"]["dropout"] = 0.2
-    whole, stopped = ({**keys, "output_dir": str(tmp_path / name)} for name in ("whole", "stopped"))
-    train_ranks(tmp_path, whole)
+    full, stopped = ({**keys, "output_dir": str(tmp_path / name)} for name in ("whole", "stopped"))
+    train_ranks(tmp_path, full)
     train_ranks(tmp_path, apply_overrides(stopped, ["--trainer.max_steps=16"]))
     state = torch.load(tmp_path / "stopped" / "state.ckpt", weights_only=True)
     assert not torch.equal(*state["random"])
     train_ranks(tmp_path, stopped, resume=True)
-    found, expected = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("stopped", "whole"))
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    actual, expected = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("stopped", "whole"))
+    assert all(torch.equal(actual[name], expected[name]) for name in expected)
     columns = ("step", "loss", "valid_loss", "bleu")
     found_rows = [[row[name] for name in columns] for row in rows(tmp_path / "stopped")]
     assert [row for row in found_rows if row[0] != "16"] == [  # where it ended at first, and so was validated

@@ -24,13 +24,13 @@ def test_others_are_those_of_transformers(lr_schedule) -> None:
 
     names = {"constant": "constant_with_warmup"}
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    theirs = get_scheduler(names.get(lr_schedule, lr_schedule), optimizer, num_warmup_steps=10, num_training_steps=50)
+    expected = get_scheduler(names.get(lr_schedule, lr_schedule), optimizer, num_warmup_steps=10, num_training_steps=50)
     config = OptimizerConfig(warmup_steps=10, lr_schedule=lr_schedule)
     for step in range(50):
         if step >= 10:  # theirs begins at 0, and is one step later while it rises
-            assert lr_factor(step, config, 50) == pytest.approx(theirs.get_last_lr()[0])
+            assert lr_factor(step, config, 50) == pytest.approx(expected.get_last_lr()[0])
         optimizer.step()
-        theirs.step()
+        expected.step()
 
 
 def test_a_share_of_the_peak_is_left() -> None:

@@ -1,4 +1,4 @@
-"""Recipes, their overrides, and what is said of wrong ones."""
+"""Recipes, their overrides, and errors about invalid ones."""
 
 from __future__ import annotations
 
@@ -146,12 +146,12 @@ def test_a_recipe_survives_its_copy(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named_with_key_and_value(path: str, value: Any, message: str) -> None:
+def test_invalid_values_are_named_with_their_keys(path: str, value: Any, message: str) -> None:
     with pytest.raises(InvalidRecipe, match=re.escape(message)):
         make_recipe(with_key(path, value))
 
 
-def test_all_objections_come_at_once() -> None:
+def test_all_problems_are_in_one_error() -> None:
     with pytest.raises(InvalidRecipe) as error:
         make_recipe({"trainer": {"max_steps": -1}, "data": {"trian": "x"}, "modle": {}})
     assert "data.train: expected a value" not in str(error.value)  # it is misspelt, which is named
@@ -181,9 +181,7 @@ def test_overrides_set_any_key_and_leave_the_original() -> None:
         "trainer": {"max_steps": 1000.0},
     }
     assert keys == {"output_dir": "a", "data": {"train": "x", "valid": "y"}}
-    assert (
-        make_recipe(with_key("optimizer.learning_rate", "1e-3")).optimizer.learning_rate == 1e-3
-    )  # YAML 1.1 says text
+    assert make_recipe(with_key("optimizer.learning_rate", "1e-3")).optimizer.learning_rate == 1e-3  # text in YAML 1.1
 
 
 @pytest.mark.parametrize(
@@ -258,7 +256,9 @@ def test_one_problem_is_reported_once() -> None:
         (b"# nothing\n", InvalidRecipe, "expected keys and values, got an empty file"),
     ],
 )
-def test_files_that_are_no_recipe_are_refused(tmp_path: Path, content: bytes | None, error: type, message: str) -> None:
+def test_files_that_are_not_recipes_are_refused(
+    tmp_path: Path, content: bytes | None, error: type, message: str
+) -> None:
     path = tmp_path / "r.yaml"
     if content is not None:
         path.write_bytes(content)
@@ -288,7 +288,7 @@ def test_a_folder_may_be_named_by_a_number(name: str) -> None:
     assert make_recipe({**SMALLEST, "output_dir": 2024}).output_dir == Path("2024")
 
 
-def test_an_alias_of_itself_is_no_endless_recipe() -> None:
+def test_recursive_aliases_are_refused() -> None:
     with pytest.raises(InvalidRecipe, match=r"output_dir: expected YAML, got .*: a value contains itself"):
         make_recipe(SMALLEST, "--output_dir", "&a {x: *a}", "--seed", "3")
 
@@ -327,7 +327,7 @@ def test_only_an_untouched_copy_is_a_copy(tmp_path: Path) -> None:
     assert not is_copy(path)
 
 
-def test_what_mappings_merge_and_change_is_not_given_twice(tmp_path: Path) -> None:
+def test_overridden_keys_of_merged_mappings_are_not_duplicates(tmp_path: Path) -> None:
     """``<<`` of YAML, also of a mapping that merges another and is merged itself; a key of a mapping's own counts."""
     text = "small: &small {train: a.tsv, x: 1}\nmore: &more {<<: *small, x: 2}\ndata: {<<: *more, train: b.tsv}\n"
     (tmp_path / "r.yaml").write_text(text)
@@ -346,7 +346,7 @@ def test_shipped_recipes_are_read(path: Path) -> None:
         assert load_recipe(recipe, ["--data.folder", "elsewhere"]).output_dir == Path("runs") / path.stem
 
 
-def test_the_bundled_recipes_say_where_their_data_are_from() -> None:
+def test_the_bundled_recipes_name_the_sources_of_their_data() -> None:
     for name, path in bundled_recipes().items():
         source = data_source(name)
         assert source == data_source(path)
@@ -358,7 +358,7 @@ def test_the_bundled_recipes_say_where_their_data_are_from() -> None:
                 load_recipe(name, ["--data.folder", "nowhere"]).check_files()
 
 
-def test_a_run_folder_stands_for_its_recipe(tmp_path: Path) -> None:
+def test_a_run_folder_can_replace_its_recipe(tmp_path: Path) -> None:
     recipe = make_recipe({**SMALLEST, "output_dir": str(tmp_path / "run")})
     (tmp_path / "run").mkdir()
     with pytest.raises(InvalidFile, match=r"run: expected a recipe or a run folder, got a folder without recipe\.yaml"):
@@ -406,5 +406,5 @@ def test_numbers_with_exponents_need_no_point(tmp_path: Path) -> None:
 def test_paths_are_named_as_they_were_typed(keys: dict[str, Any], key: str) -> None:
     recipe = make_recipe(keys, f"--{key}", "2024_1").model_dump(mode="json")
     section, _, name = key.partition(".")
-    found = recipe[section][name] if name else recipe[section]
-    assert found in ("2024_1", ["2024_1"], str(Path("2024_1").absolute()))
+    actual = recipe[section][name] if name else recipe[section]
+    assert actual in ("2024_1", ["2024_1"], str(Path("2024_1").absolute()))

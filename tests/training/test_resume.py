@@ -1,4 +1,4 @@
-"""Kill a training for real, at any moment, and get what it would have given."""
+"""A training that is killed by a signal at any moment and resumed gives the same result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from helpers.training_processes import train_file
 
 
 def rows(run: Path) -> list[dict[str, str]]:
-    """What is in the log less what the clock says."""
+    """The log without the columns of time."""
     with (run / "metrics.csv").open(encoding="utf-8") as file:
         return [
             {name: value for name, value in row.items() if name != "tokens_per_second"} for row in csv.DictReader(file)
@@ -28,14 +28,14 @@ def rows(run: Path) -> list[dict[str, str]]:
 def last_step(run: Path) -> int:
     try:
         lines = (run / "metrics.csv").read_text().splitlines()[1:]
-    except FileNotFoundError:  # also where a run begins again
+    except FileNotFoundError:  # also when a run restarts
         lines = []
     return int(lines[-1].partition(",")[0] or 0) if lines else 0
 
 
 # Validations, every 10 steps, and states, every 7, meet at step 70.
 @pytest.mark.parametrize(("steps", "accumulate", "num_workers"), [(80, 1, 0), (40, 2, 2)])
-def test_a_killed_training_goes_on_bit_for_bit(
+def test_a_killed_training_resumes_bit_for_bit(
     tmp_path: Path, keys: dict[str, Any], steps: int, accumulate: int, num_workers: int
 ) -> None:
     keys["trainer"] |= {"max_steps": steps, "accumulate_grad_batches": accumulate}
@@ -48,7 +48,7 @@ def test_a_killed_training_goes_on_bit_for_bit(
     def begin(run: Path, resume: bool) -> ForkServerProcess:
         return start(train_file, str(run.with_suffix(".yaml")), resume, errors=run.with_suffix(".txt"))
 
-    whole = begin(runs[0], False)
+    full = begin(runs[0], False)
     draw = random.Random()  # any moment must do, so each run of this test tries others
     killed = []
     for moment in sorted(draw.sample(range(1, steps - 10), 2)):
@@ -59,10 +59,10 @@ def test_a_killed_training_goes_on_bit_for_bit(
         process.kill()
         process.join()
         killed.append(last_step(runs[1]))
-    finish([whole, begin(runs[1], True)], [run.with_suffix(".txt") for run in runs])
+    finish([full, begin(runs[1], True)], [run.with_suffix(".txt") for run in runs])
     assert 0 < killed[0] < steps, killed
-    expected, found = rows(runs[0]), rows(runs[1])
-    assert found == expected, killed
+    expected, actual = rows(runs[0]), rows(runs[1])
+    assert actual == expected, killed
     assert [int(row["step"]) for row in expected if row["bleu"]] == list(range(10, steps + 1, 10))
     for name in ("last", "best", "averaged"):
         expected_weights, weights = (load_file(run / name / "model.safetensors") for run in runs)

@@ -23,7 +23,7 @@ from regard.training.callbacks import checkpoints
 from regard.training.checkpoint_io import AtomicCheckpointIO, saved_step
 
 
-def test_what_a_run_folder_holds_is_minded(tmp_path: Path, keys: dict[str, Any]) -> None:
+def test_existing_files_of_a_run_folder_are_respected(tmp_path: Path, keys: dict[str, Any]) -> None:
     recipe = make_recipe(keys, "--trainer.max_steps=7")
     run = re.escape(str(tmp_path / "run"))
     message = rf"{run}: expected a run to resume, got no recipe\.yaml; start the training without --resume \(Python:"
@@ -72,7 +72,7 @@ def test_a_run_folder_that_cannot_be_made_is_named(tmp_path: Path, keys: dict[st
         train(make_recipe({**keys, "output_dir": str(tmp_path / "file" / "run")}))
 
 
-def test_someones_own_recipe_is_not_written_over(tmp_path: Path, keys: dict[str, Any]) -> None:
+def test_a_recipe_of_the_user_is_not_overwritten(tmp_path: Path, keys: dict[str, Any]) -> None:
     keys = {**keys, "output_dir": str(tmp_path)}
     path = tmp_path / "recipe.yaml"
     path.write_text(f"{yaml.safe_dump(keys)}# mine\n")
@@ -189,7 +189,7 @@ def test_a_run_killed_after_its_last_state_gets_its_last_model_when_it_is_resume
         assert bytes_of(run, name) == bytes_of(tmp_path / "whole", name)
 
 
-def test_what_a_killed_run_left_is_removed_when_it_is_resumed(tmp_path: Path, keys: dict[str, Any]) -> None:
+def test_files_of_a_killed_run_are_removed_when_it_is_resumed(tmp_path: Path, keys: dict[str, Any]) -> None:
     run = tmp_path / "run"
     train(make_recipe(keys, "--trainer.max_steps=20"))
     for folder in (

@@ -1,4 +1,4 @@
-"""Each task learns what there is to learn, resumes bit for bit, and says what does not fit."""
+"""Each task learns its data, resumes bit for bit, and reports invalid inputs."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def recipes(tmp_path: Path) -> dict[str, dict[str, Any]]:
     (tmp_path / "text.txt").write_text(LINE * 60)
     for name, count, seed in (("train", 300, 1), ("valid", 40, 2)):
         write_texts(tmp_path / f"{name}.tsv", count, seed)
-        said = random.Random(seed).choices(["a b c d e", "f g h i j k", "l m n o p"], k=count)
-        (tmp_path / f"{name}.txt").write_text("\n".join(said) + "\n")
+        lines = random.Random(seed).choices(["a b c d e", "f g h i j k", "l m n o p"], k=count)
+        (tmp_path / f"{name}.txt").write_text("\n".join(lines) + "\n")
     common = {
         "output_dir": str(tmp_path / "run"),
         "optimizer": {"learning_rate": 0.01, "warmup_steps": 5, "lr_schedule": "cosine"},
@@ -107,28 +107,28 @@ def test_a_language_model_learns_a_line(recipes):
     assert isinstance(writer.model, GPT)
 
 
-def test_a_model_of_lines_begins_as_they_do(recipes, tmp_path):
+def test_a_model_of_lines_starts_texts_like_lines(recipes, tmp_path):
     lines = random.Random(0).choices(["abcd", "efgh"], k=300)
     (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
     outcome = train(make_recipe(recipes["causal_lm"], "--data.sample_by", "line"))
     writer = Generator.load(outcome.output_dir / "last", dtype=torch.float32)
     assert set(writer.generate([""] * 20, sampling=SamplingParams(0.5, seed=1))) == {"abcd", "efgh"}
     assert writer.generate(["ef"]) == ["gh"]
-    told = writer.likelihood("\n".join(lines[240:]) + "\n")  # the last fifth, as in training
+    likelihood = writer.likelihood("\n".join(lines[240:]) + "\n")  # the last fifth, as in training
     row = measured(outcome.output_dir)[-1]
-    assert told.num_characters == 240
-    assert told.nll / told.num_tokens == pytest.approx(float(row["valid_loss"]), rel=0.05)
-    assert told.bits_per_character == pytest.approx(float(row["bits_per_character"]), rel=0.05)
+    assert likelihood.num_characters == 240
+    assert likelihood.nll / likelihood.num_tokens == pytest.approx(float(row["valid_loss"]), rel=0.05)
+    assert likelihood.bits_per_character == pytest.approx(float(row["bits_per_character"]), rel=0.05)
 
 
-def test_a_model_of_files_begins_with_what_is_written(recipes):
+def test_a_model_of_files_continues_prompts_only(recipes):
     keys = apply_overrides(recipes["causal_lm"], ["--trainer.max_steps", "1"])
     writer = Generator.load(train(make_recipe(keys)).output_dir / "last")
     assert writer.model.config.bos_id is None
     assert writer.encode_prompts(["abc"]) == writer.tokenizer.encode(["abc"])
 
 
-def test_paths_may_be_relative_to_where_one_stands(recipes, tmp_path, monkeypatch):
+def test_paths_may_be_relative_to_the_working_directory(recipes, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     train(make_recipe(recipes["classification"], "--output_dir", "first", "--trainer.max_steps", "1"))
     keys = recipes["classification"]
@@ -141,7 +141,7 @@ def test_paths_may_be_relative_to_where_one_stands(recipes, tmp_path, monkeypatc
         train(make_recipe({**again, "model": {"checkpoint": "first/last"}}), resume=True)
 
 
-def test_llama_is_a_word(recipes):
+def test_the_architecture_may_be_llama(recipes):
     keys = apply_overrides(recipes["causal_lm"], ["--model.architecture", "llama", "--trainer.max_steps", "2"])
     del keys["model"]["positions"]
     outcome = train(make_recipe(keys))
@@ -149,7 +149,7 @@ def test_llama_is_a_word(recipes):
     assert (config.norm, config.gated, config.positions, config.tie_embeddings) == ("rms_norm", True, "rotary", False)
 
 
-def test_a_masked_language_model_learns_what_stands_where(recipes):
+def test_a_masked_language_model_learns_positions(recipes):
     outcome = train(make_recipe(recipes["masked_lm"], "--trainer.max_steps", "240"))
     assert re.search(r"loss [\d.]+, [\d,]+ masked tokens/s", (outcome.output_dir / "train.log").read_text())
     rows = measured(outcome.output_dir)
@@ -161,7 +161,7 @@ def test_a_masked_language_model_learns_what_stands_where(recipes):
     assert load_tokenizer(outcome.output_dir / "best").mask_id == 3
 
 
-def test_a_classifier_tells_good_from_bad_and_may_begin_with_another_model(recipes, tmp_path):
+def test_a_classifier_learns_and_may_start_from_another_model(recipes, tmp_path):
     outcome = train(make_recipe(recipes["classification"]))
     assert re.search(r"loss [\d.]+, [\d,]+ texts/s", (outcome.output_dir / "train.log").read_text())
     assert re.search(r"accuracy [\d.]+%, f1 [\d.]+%", (outcome.output_dir / "train.log").read_text())
@@ -187,20 +187,20 @@ def test_a_classifier_tells_good_from_bad_and_may_begin_with_another_model(recip
 
 
 @pytest.mark.parametrize("task", ["causal_lm", "masked_lm", "classification"])
-def test_a_training_that_goes_on_is_the_one_that_was_not_stopped(recipes, tmp_path, task):
+def test_a_resumed_training_equals_an_uninterrupted_one(recipes, tmp_path, task):
     keys = apply_overrides(recipes[task], ["--model.dropout", "0.1", "--optimizer.lr_schedule", "constant"])
     keys["trainer"]["max_steps"] = 14
     keys["checkpoint"]["every_n_steps"] = 5
-    whole = train(make_recipe(keys))
+    full = train(make_recipe(keys))
     keys = {**keys, "output_dir": str(tmp_path / "parts"), "trainer": {**keys["trainer"], "max_steps": 6}}
     train(make_recipe(keys))
     keys["trainer"] = {**keys["trainer"], "max_steps": 14}
     parts = train(make_recipe(keys), resume=True)
-    one, other = (load_model(each.output_dir / "last").state_dict() for each in (whole, parts))
+    one, other = (load_model(each.output_dir / "last").state_dict() for each in (full, parts))
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_a_training_that_diverges_stops_and_saves_none_of_it(recipes):
+def test_a_diverging_training_stops_without_saving(recipes):
     keys = apply_overrides(recipes["causal_lm"], ["--optimizer.learning_rate", "1e30", "--trainer.max_steps", "30"])
     with pytest.raises(
         TrainingDiverged, match=r"step \d+: the training has diverged: .* lower optimizer\.learning_rate"
@@ -209,7 +209,7 @@ def test_a_training_that_diverges_stops_and_saves_none_of_it(recipes):
     assert not [name for name in ("last", "best", "averaged") if (Path(keys["output_dir"]) / name).exists()]
 
 
-def test_a_run_whose_state_is_gone_is_not_begun_anew_over_its_models(recipes):
+def test_a_run_without_its_state_is_not_restarted_over_its_models(recipes):
     recipe = make_recipe(recipes["classification"], "--trainer.max_steps", "2")
     folder = train(recipe).output_dir
     (folder / "state.ckpt").unlink()
@@ -226,22 +226,22 @@ def test_a_run_whose_state_is_gone_is_not_begun_anew_over_its_models(recipes):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("run: a\nrun: b\n", "line 2, column 1: duplicate key 'run'"),
         ("model:\n  d_model: 8\n  d_model: 9\n", "line 3, column 3: duplicate key 'd_model'"),
     ],
 )
-def test_a_key_that_is_given_twice_is_refused(tmp_path, text, told):
+def test_a_key_that_is_given_twice_is_refused(tmp_path, text, message):
     (tmp_path / "a.yaml").write_text(text)
-    with pytest.raises(InvalidFile, match=told):
+    with pytest.raises(InvalidFile, match=message):
         load_recipe(tmp_path / "a.yaml", [])
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "relative", "rotary", "alibi", "t5", "none"])
 @pytest.mark.parametrize("task", ["causal_lm", "masked_lm", "classification"])
-def test_positions_are_one_word_of_a_recipe(recipes, task, positions):
-    """To one layer the order of what came before matters where there are positions, and only there."""
+def test_positions_are_chosen_by_one_key(recipes, task, positions):
+    """The order of earlier tokens matters to one layer with positions, and only to it."""
     keys = apply_overrides(recipes[task], [f"--model.positions={positions}", "--trainer.max_steps=2"])
     model = load_model(train(make_recipe(keys)).output_dir / "last").eval()
     assert model.config.positions == positions
@@ -253,16 +253,16 @@ def test_positions_are_one_word_of_a_recipe(recipes, task, positions):
     last[0, 4] = 10
 
     @torch.no_grad()
-    def states(given: Tensor, lengths: Tensor | None = None) -> Tensor:
-        return model(given).logits if isinstance(model, GPT) else model.forward_features(given, lengths)[0]
+    def states(inputs: Tensor, lengths: Tensor | None = None) -> Tensor:
+        return model(inputs).logits if isinstance(model, GPT) else model.forward_features(inputs, lengths)[0]
 
-    found = states(words)
-    order_is_nothing = torch.allclose(found[:, 4], states(words[:, [0, 2, 1, 3, 4]])[:, 4], atol=1e-6)
+    actual = states(words)
+    order_is_nothing = torch.allclose(actual[:, 4], states(words[:, [0, 2, 1, 3, 4]])[:, 4], atol=1e-6)
     assert order_is_nothing == (positions == "none")
-    is_causal = torch.allclose(found[:, :4], states(last)[:, :4], atol=1e-6)
+    is_causal = torch.allclose(actual[:, :4], states(last)[:, :4], atol=1e-6)
     assert is_causal == (task == "causal_lm")
     if task != "causal_lm":
-        torch.testing.assert_close(states(padded, torch.tensor([5]))[:, :5], found, atol=1e-5, rtol=0)
+        torch.testing.assert_close(states(padded, torch.tensor([5]))[:, :5], actual, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -298,13 +298,13 @@ def test_positions_are_one_word_of_a_recipe(recipes, task, positions):
         ("classification", "--attention_loss.entropy.weight=1", "attention_loss: no such key"),
     ],
 )
-def test_keys_that_do_not_fit_are_named(recipes, task, override, words):
+def test_invalid_keys_are_named(recipes, task, override, words):
     with pytest.raises(InvalidRecipe) as caught:
         make_recipe(apply_overrides(recipes[task], [override]))
     assert re.search(words, str(caught.value), re.DOTALL), str(caught.value)
 
 
-def test_data_and_checkpoints_that_do_not_fit_are_named(recipes, tmp_path):
+def test_invalid_data_and_checkpoints_are_named(recipes, tmp_path):
     keys = recipes["classification"]
     (tmp_path / "valid.tsv").write_text("the film\tmaybe\n")
     with pytest.raises(InvalidFile, match=r"valid\.tsv, line 1: expected one of 'no', 'yes', got 'maybe'"):

@@ -1,4 +1,4 @@
-"""Whole trainings of a tiny model: what they leave, how they stop, and how they go on."""
+"""Trainings of a tiny model: the files they write, how they stop, and how they resume."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from regard.training.module import TaskModule
 from regard.training.tasks import translation
 
 
-def test_a_training_learns_and_leaves_all_that_it_promises(
+def test_a_training_learns_and_writes_all_its_files(
     tmp_path: Path, keys: dict[str, Any], words: dict[str, str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     keys = apply_overrides(
@@ -60,8 +60,8 @@ def test_a_training_learns_and_leaves_all_that_it_promises(
     assert list((run / "tensorboard").glob("events.*"))
     for name in ("last", "best", "averaged"):
         model, tokenizer = load_model(run / name), Tokenizer.load(run / name)
-        found = greedy(model, *encoder_batch(tokenizer.encode(["one red dogs."])))
-        assert set(tokenizer.decode([found[0].tokens])[0].strip(".").split()) <= set(words.values())
+        actual = greedy(model, *encoder_batch(tokenizer.encode(["one red dogs."])))
+        assert set(tokenizer.decode([actual[0].tokens])[0].strip(".").split()) <= set(words.values())
     assert logging.getLogger("regard.training").handlers == []
 
 
@@ -86,7 +86,7 @@ def test_a_run_without_validation_has_no_best(tmp_path: Path, keys: dict[str, An
     assert (tmp_path / "run" / "last").exists()
 
 
-def test_training_stops_when_it_gets_no_better(tmp_path: Path, keys: dict[str, Any]) -> None:
+def test_early_stopping(tmp_path: Path, keys: dict[str, Any]) -> None:
     overrides = ["--optimizer.learning_rate=1e-12", "--validation.patience=2", "--validation.monitor=bleu"]
     outcome = train(make_recipe(keys, *overrides, "--trainer.max_steps=1000"))
     assert outcome.step == 30  # the first at 10, then two that are no better
@@ -158,12 +158,12 @@ def interrupt_at(run: Path, step: int, number: signal.Signals = signal.SIGINT) -
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_saves_and_resuming_gives_what_would_have_been(
+def test_a_run_resumed_after_ctrl_c_equals_an_uninterrupted_one(
     tmp_path: Path, keys: dict[str, Any], number: signal.Signals, capfd: pytest.CaptureFixture[str]
 ) -> None:
     keys["trainer"]["max_steps"] = 60
-    whole, stopped = ({**keys, "output_dir": str(tmp_path / name)} for name in ("whole", "stopped"))
-    train(make_recipe(whole))
+    full, stopped = ({**keys, "output_dir": str(tmp_path / name)} for name in ("whole", "stopped"))
+    train(make_recipe(full))
     before = signal.getsignal(number)
     thread = interrupt_at(tmp_path / "stopped", 15, number)
     outcome = train(make_recipe(stopped))
@@ -183,12 +183,12 @@ def test_ctrl_c_saves_and_resuming_gives_what_would_have_been(
     assert bytes_of(tmp_path / "stopped") == bytes_of(tmp_path / "whole")
 
 
-def test_a_validation_that_was_cut_off_is_done_again(
+def test_an_interrupted_validation_is_repeated(
     tmp_path: Path, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys["checkpoint"]["every_n_steps"] = 5  # a state is due at each validation, too
-    whole, cut = ({**keys, "output_dir": str(tmp_path / name)} for name in ("whole", "cut"))
-    train(make_recipe(whole))
+    full, cut = ({**keys, "output_dir": str(tmp_path / name)} for name in ("whole", "cut"))
+    train(make_recipe(full))
     end_validation = TaskModule.on_validation_epoch_end
 
     def dies(module: TaskModule) -> None:
@@ -208,9 +208,9 @@ def test_a_validation_that_was_cut_off_is_done_again(
     assert bytes_of(tmp_path / "cut", "best") == bytes_of(tmp_path / "whole", "best")
 
 
-def test_a_finished_run_can_go_on_for_longer(tmp_path: Path, keys: dict[str, Any]) -> None:
-    whole, extended = ({**keys, "output_dir": str(tmp_path / name)} for name in ("whole", "extended"))
-    train(make_recipe(whole))
+def test_a_finished_run_can_be_extended(tmp_path: Path, keys: dict[str, Any]) -> None:
+    full, extended = ({**keys, "output_dir": str(tmp_path / name)} for name in ("whole", "extended"))
+    train(make_recipe(full))
     train(make_recipe(extended, "--trainer.max_steps=20"))
     assert train(make_recipe(extended), resume=True).step == 30
     assert bytes_of(tmp_path / "extended") == bytes_of(tmp_path / "whole")
@@ -218,7 +218,7 @@ def test_a_finished_run_can_go_on_for_longer(tmp_path: Path, keys: dict[str, Any
     assert [row["loss"] for row in rows(tmp_path / "extended")] == [row["loss"] for row in rows(tmp_path / "whole")]
 
 
-def test_a_full_disk_ends_training_with_one_sentence_and_a_whole_state(tmp_path: Path, keys: dict[str, Any]) -> None:
+def test_a_full_disk_ends_training_with_one_message_and_a_complete_state(tmp_path: Path, keys: dict[str, Any]) -> None:
     run = tmp_path / "run"
     train(make_recipe(keys, "--trainer.max_steps=8"))
     before = (run / "state.ckpt").read_bytes()
@@ -257,7 +257,7 @@ def test_a_first_attempts_vocabulary_is_not_used_with_another_size(tmp_path: Pat
         assert Tokenizer.load(tmp_path / "run" / "data").vocab_size == size
 
 
-def test_a_run_goes_on_with_moved_data_but_not_with_others(tmp_path: Path, keys: dict[str, Any]) -> None:
+def test_a_run_resumes_with_moved_data_but_not_with_other_data(tmp_path: Path, keys: dict[str, Any]) -> None:
     train(make_recipe(keys, "--trainer.max_steps=3"))
     (tmp_path / "train.tsv").rename(tmp_path / "moved.tsv")
     moved = apply_overrides(keys, ["--data.train=moved.tsv", "--trainer.max_steps=5"])

@@ -1,4 +1,4 @@
-"""Losses on attention by their names in a recipe: each trains what it says."""
+"""Losses on attention by their names in a recipe: each trains its property of attention."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from regard.training import train
 
 
 def align(folder: Path) -> None:
-    """The language keeps the order of words, so that each belongs to the one at its own place."""
+    """The language keeps the order of words, so each is aligned with the one at the same position."""
     lines = (folder / "train.tsv").read_text(encoding="utf-8").splitlines()
-    links = (" ".join(f"{place}-{place}" for place in range(len(line.split("\t")[0].split()))) for line in lines)
+    links = (
+        " ".join(f"{position}-{position}" for position in range(len(line.split("\t")[0].split()))) for line in lines
+    )
     (folder / "train.align").write_text("\n".join(links) + "\n")
 
 
 def losses(keys: dict[str, Any], attention: dict[str, Any], run: str) -> dict[str, list[float]]:
-    """What a training logs of its losses, by column."""
+    """The losses that a training logs, by column."""
     folder = Path(keys["data"]["folder"])
     train(make_recipe(keys | {"output_dir": str(folder / run), "attention_loss": attention}))
     with (folder / run / "metrics.csv").open(encoding="utf-8") as file:
@@ -31,7 +33,7 @@ def losses(keys: dict[str, Any], attention: dict[str, Any], run: str) -> dict[st
 
 
 @pytest.mark.parametrize(
-    ("name", "given"),
+    ("name", "options"),
     [
         ("entropy", {"ceiling": 0.0, "kind": "encoder", "layers": -1}),
         ("entropy", {"floor": 3.0, "kind": "decoder", "heads": [1]}),
@@ -41,18 +43,18 @@ def losses(keys: dict[str, Any], attention: dict[str, Any], run: str) -> dict[st
     ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
 def test_a_loss_with_a_weight_falls_below_one_that_hardly_counts(
-    tmp_path: Path, keys: dict[str, Any], name: str, given: dict[str, Any]
+    tmp_path: Path, keys: dict[str, Any], name: str, options: dict[str, Any]
 ) -> None:
     align(tmp_path)
     column = f"{name}_loss"
-    hardly = losses(keys, {name: given | {"weight": 1e-9}}, "hardly")
-    much = losses(keys, {name: given | {"weight": 10.0}}, "much")
+    hardly = losses(keys, {name: options | {"weight": 1e-9}}, "hardly")
+    much = losses(keys, {name: options | {"weight": 10.0}}, "much")
     assert list(much) == ["loss", column]
     assert much[column][0] == pytest.approx(hardly[column][0], rel=0.2)
     assert much[column][-1] < 0.9 * hardly[column][-1]
 
 
-def test_a_student_comes_to_attend_as_its_teacher(tmp_path: Path, keys: dict[str, Any]) -> None:
+def test_a_student_learns_the_attention_of_its_teacher(tmp_path: Path, keys: dict[str, Any]) -> None:
     teacher = tmp_path / "teacher"
     losses(keys, {}, "teacher")
     student = keys | {"seed": 2}
@@ -81,14 +83,14 @@ def test_a_teacher_that_does_not_fit_is_refused_for_every_reason(tmp_path: Path,
         assert reason in str(error.value)
 
 
-def test_a_resumed_training_goes_on_with_its_losses(tmp_path: Path, keys: dict[str, Any]) -> None:
+def test_a_resumed_training_continues_its_losses(tmp_path: Path, keys: dict[str, Any]) -> None:
     coverage = {"coverage": {"weight": 1.0}}
-    whole = losses(keys, coverage, "whole")
+    full = losses(keys, coverage, "whole")
     half = keys | {"output_dir": str(tmp_path / "half"), "attention_loss": coverage}
     train(make_recipe(half | {"trainer": keys["trainer"] | {"max_steps": 14}}))
     train(make_recipe(half), resume=True)
     with (tmp_path / "half" / "metrics.csv").open(encoding="utf-8") as file:
         again = [float(row["coverage_loss"]) for row in csv.DictReader(file) if row["loss"]]
-    assert again == whole["coverage_loss"]
+    assert again == full["coverage_loss"]
     with pytest.raises(InvalidRecipe, match=r"attention_loss\.coverage\.weight: expected 1.0 as in the run, got 2.0"):
         train(make_recipe(half | {"attention_loss": {"coverage": {"weight": 2.0}}}), resume=True)

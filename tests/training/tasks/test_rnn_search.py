@@ -55,8 +55,8 @@ def test_rnn_search_learns_and_works_with_all_commands(recurrent, words, tmp_pat
 
 def test_a_resumed_training_equals_an_uninterrupted_one_bit_for_bit(recurrent, tmp_path):
     recurrent["model"]["dropout"] = 0.1
-    whole, parts = (make_recipe({**recurrent, "output_dir": str(tmp_path / name)}) for name in ("whole", "parts"))
-    train(whole)
+    full, parts = (make_recipe({**recurrent, "output_dir": str(tmp_path / name)}) for name in ("whole", "parts"))
+    train(full)
     train(
         make_recipe(
             {**recurrent, "output_dir": str(tmp_path / "parts"), "trainer": {**recurrent["trainer"], "max_steps": 14}}
