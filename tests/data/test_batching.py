@@ -103,14 +103,14 @@ def test_seed_and_epoch_determine_the_order(corpus: PairDataset) -> None:
 @pytest.mark.parametrize("world_size", [1, 3])
 @pytest.mark.parametrize("stop", [1, 17, 40, 41, 80, 95])
 def test_a_resumed_loader_continues_at_the_next_batch(corpus: PairDataset, stop: int, world_size: int) -> None:
-    whole = take(PairLoader(corpus, 400, seed=1, rank=world_size - 1, world_size=world_size), 120)
+    full = take(PairLoader(corpus, 400, seed=1, rank=world_size - 1, world_size=world_size), 120)
     stopped = PairLoader(
         corpus, 400, seed=1, rank=0, world_size=world_size
     )  # the state that is saved is the first process's
     take(stopped, stop)
     resumed = PairLoader(corpus, 400, seed=1, rank=world_size - 1, world_size=world_size)
     resumed.load_state_dict(stopped.state_dict())
-    assert same(take(resumed, 120 - stop), whole[stop:])
+    assert same(take(resumed, 120 - stop), full[stop:])
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 7])
@@ -129,8 +129,8 @@ def test_validation_has_every_pair_once(corpus: PairDataset) -> None:
     loaders = [PairLoader(corpus, 400, rank=rank, world_size=2) for rank in range(2)]
     for _ in range(2):
         batches = [list(loader) for loader in loaders]
-        assert [len(found) for found in batches] == [len(loader) for loader in loaders]
-        assert sum(len(batch.input_ids) for found in batches for batch in found) == len(corpus)
+        assert [len(actual) for actual in batches] == [len(loader) for loader in loaders]
+        assert sum(len(batch.input_ids) for actual in batches for batch in actual) == len(corpus)
 
 
 def test_a_small_validation_set_is_divided_among_all_processes(corpus: PairDataset) -> None:
@@ -170,19 +170,19 @@ def counted(state: dict[str, int], steps: int) -> int:
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_the_state_counts_delivered_batches_at_every_position(corpus: PairDataset, num_workers: int) -> None:
-    whole = take(PairLoader(corpus, 1500, seed=1), 40)
+    full = take(PairLoader(corpus, 1500, seed=1), 40)
     loader = PairLoader(corpus, 1500, seed=1, num_workers=num_workers)
     steps = len(loader.sampler.plan(0))
     assert steps < 15  # several epochs
     states = []
     for count, batch in enumerate(itertools.islice(loader, 30)):
-        assert torch.equal(batch.labels, whole[count].labels)
+        assert torch.equal(batch.labels, full[count].labels)
         states.append(loader.state_dict())
     assert [counted(state, steps) for state in states] == list(range(1, 31))
     for count in [1, steps - 1, steps, 29] if num_workers else range(1, 31):
         resumed = PairLoader(corpus, 1500, seed=1, num_workers=num_workers)
         resumed.load_state_dict(states[count - 1])
-        assert same(take(resumed, 40 - count), whole[count:])
+        assert same(take(resumed, 40 - count), full[count:])
 
 
 def test_loaders_do_not_use_the_global_generator(corpus: PairDataset) -> None:

@@ -28,8 +28,8 @@ def test_each_document_ends_with_eos(tmp_path, sample_by):
     files = [tmp_path / "a.txt", tmp_path / "b.txt"]
     stream = tokenize_stream(files, tokenizer, tmp_path / "cache", sample_by=sample_by)
     newline, a, b, end = 4, 5, 6, 2
-    whole = [a, b, newline, newline, b, a, newline, end, b, newline, end]
-    assert stream.ids.tolist() == (whole if sample_by == "document" else [a, b, end, b, a, end, b, end])
+    full = [a, b, newline, newline, b, a, newline, end, b, newline, end]
+    assert stream.ids.tolist() == (full if sample_by == "document" else [a, b, end, b, a, end, b, end])
     assert stream.num_characters == (9 if sample_by == "document" else 5)
     again = tokenize_stream(files, tokenizer, tmp_path / "cache", sample_by=sample_by)
     assert again.ids.tolist() == stream.ids.tolist()
@@ -46,8 +46,8 @@ def test_training_predicts_nearly_every_token_once_per_epoch_and_validation_all(
     assert loader.sampler.plan(0)[0].tolist() != loader.sampler.plan(1)[0].tolist()
     batch = next(iter(loader))
     assert (batch.labels == batch.input_ids + 1).all()
-    whole = [label for batch in BlockLoader(stream, 7, 3) for label in batch.labels.flatten().tolist()]
-    assert sorted(whole) == list(range(1, 100))
+    full = [label for batch in BlockLoader(stream, 7, 3) for label in batch.labels.flatten().tolist()]
+    assert sorted(full) == list(range(1, 100))
     assert sum(batch.num_targets for batch in BlockLoader(stream, 7, 3)) == 99
 
 

@@ -68,7 +68,7 @@ def test_a_corpus_without_a_usable_pair_is_refused(tmp_path: Path, tokenizer: To
         tokenize_pairs([path], tokenizer, tmp_path / "cache", max_length=3)
 
 
-def test_a_bad_file_leaves_no_partial_files(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_an_invalid_file_leaves_no_partial_files(tmp_path: Path, tokenizer: Tokenizer) -> None:
     path = write(tmp_path / "a.tsv", "a\tb\n" * 20_000 + "no tab\n")
     with pytest.raises(InvalidFile, match="line 20001: expected source, tab, target, got no tab"):
         tokenize_pairs([path], tokenizer, tmp_path / "cache")

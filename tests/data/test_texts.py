@@ -42,17 +42,17 @@ def test_texts_come_with_their_classes(tmp_path, tokenizer, labeled):
     )
     assert (batch.input_ids[1, batch.lengths[1] :] == 0).all()
     assert batch.num_targets == 4
-    seen = {tuple(row) for batch in TextLoader(corpus, 1, pad_id=0) for row in batch.input_ids.tolist()}
-    assert seen == {
+    result = {tuple(row) for batch in TextLoader(corpus, 1, pad_id=0) for row in batch.input_ids.tolist()}
+    assert result == {
         tuple(each) for each in tokenizer.encode(TEXTS, add_special_tokens=True, split_special_tokens=False)
     }
 
 
 def test_truncated_texts_keep_the_last_special_token(tmp_path, tokenizer, labeled):
     corpus = tokenize_texts([labeled], tokenizer, tmp_path / "cache", max_length=5, labels=("no", "yes"))
-    whole = tokenizer.encode(TEXTS, add_special_tokens=True, split_special_tokens=False)
-    assert [ids.tolist() for ids in corpus.texts] == [[*each[:4], 2] if len(each) > 5 else each for each in whole]
-    assert corpus.num_truncated == sum(len(each) > 5 for each in whole)
+    full = tokenizer.encode(TEXTS, add_special_tokens=True, split_special_tokens=False)
+    assert [ids.tolist() for ids in corpus.texts] == [[*each[:4], 2] if len(each) > 5 else each for each in full]
+    assert corpus.num_truncated == sum(len(each) > 5 for each in full)
 
 
 def test_masked_tokens_have_the_proportions_of_the_paper(tmp_path, tokenizer):
@@ -65,17 +65,17 @@ def test_masked_tokens_have_the_proportions_of_the_paper(tmp_path, tokenizer):
     for epoch in range(8):
         for rows in loader.sampler.plan(epoch):
             batch = loader.dataset[BatchIndices(rows, (epoch, int(rows[0])))]
-            whole = torch.stack([corpus.texts[row] for row in rows])
+            full = torch.stack([corpus.texts[row] for row in rows])
             at = batch.labels != IGNORE_INDEX
-            assert (batch.labels[at] == whole[at]).all()
-            assert (batch.input_ids[~at] == whole[~at]).all()
+            assert (batch.labels[at] == full[at]).all()
+            assert (batch.input_ids[~at] == full[~at]).all()
             assert not at[:, 0].any()
             assert not at[:, -1].any()
             assert batch.num_targets == int(at.sum())
             num_selected += int(at.sum())
             num_inner += 58 * len(rows)
             num_masked += int((batch.input_ids[at] == 3).sum())
-            num_kept += int((batch.input_ids[at] == whole[at]).sum())
+            num_kept += int((batch.input_ids[at] == full[at]).sum())
     assert num_selected / num_inner == pytest.approx(0.3, abs=0.01)
     assert num_masked / num_selected == pytest.approx(0.8, abs=0.02)
     assert num_kept / num_selected == pytest.approx(0.1, abs=0.02)
