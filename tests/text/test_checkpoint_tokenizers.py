@@ -30,7 +30,7 @@ def without_template(folder: Path) -> Tokenizer:
     return Tokenizer({"tokenizer.json": json.dumps(content | {"post_processor": None}).encode()})
 
 
-def theirs(folder: Path):
+def transformers_tokenizer(folder: Path):
     from transformers import AutoTokenizer
 
     with warnings.catch_warnings():
@@ -39,29 +39,29 @@ def theirs(folder: Path):
 
 
 def test_minilms_words_are_those_of_transformers():
-    ours, expected = load_tokenizer(MINILM), theirs(MINILM)
-    assert isinstance(ours, Tokenizer)
+    actual, expected = load_tokenizer(MINILM), transformers_tokenizer(MINILM)
+    assert isinstance(actual, Tokenizer)
     texts = [*TEXTS, "long " * 300]
-    assert ours.encode(texts, add_special_tokens=True, split_special_tokens=False) == [
+    assert actual.encode(texts, add_special_tokens=True, split_special_tokens=False) == [
         expected(text)["input_ids"] for text in texts
     ]
-    assert ours.encode(texts) == [expected(text, add_special_tokens=False)["input_ids"] for text in texts]
-    assert (ours.pad_id, ours.bos_id, ours.eos_id, ours.mask_id) == (0, 101, 102, 103)
-    encoded = ours.encode(ENGLISH, add_special_tokens=True)
-    assert ours.convert_ids_to_tokens(encoded[0])[0] == "[CLS]"
-    assert ours.decode(encoded) == expected.batch_decode(encoded, skip_special_tokens=True)
+    assert actual.encode(texts) == [expected(text, add_special_tokens=False)["input_ids"] for text in texts]
+    assert (actual.pad_id, actual.bos_id, actual.eos_id, actual.mask_id) == (0, 101, 102, 103)
+    encoded = actual.encode(ENGLISH, add_special_tokens=True)
+    assert actual.convert_ids_to_tokens(encoded[0])[0] == "[CLS]"
+    assert actual.decode(encoded) == expected.batch_decode(encoded, skip_special_tokens=True)
 
 
-def test_what_is_saved_is_what_was_loaded(tmp_path):
-    ours = load_tokenizer(MINILM)
-    ours.save(tmp_path)
-    assert theirs(tmp_path)(TEXTS)["input_ids"] == theirs(MINILM)(TEXTS)["input_ids"]
-    assert load_tokenizer(tmp_path).fingerprint == ours.fingerprint
+def test_a_saved_tokenizer_equals_the_loaded_one(tmp_path):
+    actual = load_tokenizer(MINILM)
+    actual.save(tmp_path)
+    assert transformers_tokenizer(tmp_path)(TEXTS)["input_ids"] == transformers_tokenizer(MINILM)(TEXTS)["input_ids"]
+    assert load_tokenizer(tmp_path).fingerprint == actual.fingerprint
     assert (tmp_path / "tokenizer_config.json").read_bytes() == (MINILM / "tokenizer_config.json").read_bytes()
 
 
 @pytest.mark.parametrize(("content", "words"), [("[]", "expected a JSON object, got list"), ("{", "not valid JSON")])
-def test_a_damaged_file_beside_a_tokenizer_is_named(tmp_path, content, words):
+def test_a_damaged_file_of_a_tokenizer_folder_is_named(tmp_path, content, words):
     load_tokenizer(MINILM).save(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(content)
     with pytest.raises(InvalidFile, match=rf"{tmp_path}/tokenizer_config\.json: {words}"):
@@ -70,46 +70,46 @@ def test_a_damaged_file_beside_a_tokenizer_is_named(tmp_path, content, words):
 
 def test_marians_words_are_those_of_transformers(tmp_path):
     words = write_marian(tmp_path)
-    ours, expected = load_tokenizer(tmp_path), theirs(tmp_path)
-    assert isinstance(ours, MarianTokenizer)
-    assert ours.vocab_size == words
+    actual, expected = load_tokenizer(tmp_path), transformers_tokenizer(tmp_path)
+    assert isinstance(actual, MarianTokenizer)
+    assert actual.vocab_size == words
     texts = [*ENGLISH, "", ">>deu<< the cat", "Ω unknown", "a << b"]
-    assert [[*ids, ours.eos_id] for ids in ours.encode(texts)] == expected(texts)["input_ids"]
+    assert [[*ids, actual.eos_id] for ids in actual.encode(texts)] == expected(texts)["input_ids"]
     targets = expected(text_target=GERMAN)["input_ids"]
-    assert [[*ids, ours.eos_id] for ids in ours.encode_targets(GERMAN)] == targets
-    assert ours.decode(targets) == expected.batch_decode(targets, skip_special_tokens=True) == GERMAN
-    assert ours.convert_ids_to_tokens(ours.encode(["the cat"])[0])[0].startswith("▁")
-    ours.save(tmp_path / "again")
-    assert theirs(tmp_path / "again")(texts)["input_ids"] == expected(texts)["input_ids"]
+    assert [[*ids, actual.eos_id] for ids in actual.encode_targets(GERMAN)] == targets
+    assert actual.decode(targets) == expected.batch_decode(targets, skip_special_tokens=True) == GERMAN
+    assert actual.convert_ids_to_tokens(actual.encode(["the cat"])[0])[0].startswith("▁")
+    actual.save(tmp_path / "again")
+    assert transformers_tokenizer(tmp_path / "again")(texts)["input_ids"] == expected(texts)["input_ids"]
 
 
 def test_llamas_pieces_are_those_of_transformers(tmp_path):
     write_llama(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    ours, expected = load_tokenizer(tmp_path), theirs(tmp_path)
-    assert isinstance(ours, SentencePieceTokenizer)
+    actual, expected = load_tokenizer(tmp_path), transformers_tokenizer(tmp_path)
+    assert isinstance(actual, SentencePieceTokenizer)
     texts = [*ENGLISH, "Ω byte by byte", "spaces  stay "]
-    assert ours.encode(texts) == [expected(text, add_special_tokens=False)["input_ids"] for text in texts]
-    assert ours.decode(ours.encode(texts, add_special_tokens=True, split_special_tokens=False)) == texts
-    assert ours.encode_prompts(["a"])[0][0] == ours.bos_id == 1
-    ours.save(tmp_path / "again")
-    assert load_tokenizer(tmp_path / "again").encode(texts) == ours.encode(texts)
+    assert actual.encode(texts) == [expected(text, add_special_tokens=False)["input_ids"] for text in texts]
+    assert actual.decode(actual.encode(texts, add_special_tokens=True, split_special_tokens=False)) == texts
+    assert actual.encode_prompts(["a"])[0][0] == actual.bos_id == 1
+    actual.save(tmp_path / "again")
+    assert load_tokenizer(tmp_path / "again").encode(texts) == actual.encode(texts)
 
 
 @pytest.mark.parametrize("kind", ["bytes", "characters"])
-def test_a_vocabulary_of_ones_own_keeps_text_as_it_is(tmp_path, kind):
+def test_a_custom_vocabulary_keeps_text_unchanged(tmp_path, kind):
     texts = ["ROMEO:\n  But soft!\n\nWhat light\t1595?\n", *TEXTS]
     tokenizer = train_bpe(texts, 300) if kind == "bytes" else train_char(iter(texts))
     assert tokenizer.decode(tokenizer.encode(texts[:1])) == texts[:1]
     encoded = tokenizer.encode(texts, add_special_tokens=True, split_special_tokens=False)
     assert tokenizer.decode(encoded[:-1]) == texts[:-1]
-    (whole,), (prompt,) = tokenizer.encode(["a cat"], add_special_tokens=True), tokenizer.encode_prompts(["a cat"])
-    assert whole == [tokenizer.bos_id, *tokenizer.encode(["a cat"])[0], tokenizer.eos_id] == [*prompt, tokenizer.eos_id]
+    (full,), (prompt,) = tokenizer.encode(["a cat"], add_special_tokens=True), tokenizer.encode_prompts(["a cat"])
+    assert full == [tokenizer.bos_id, *tokenizer.encode(["a cat"])[0], tokenizer.eos_id] == [*prompt, tokenizer.eos_id]
     tokenizer.save(tmp_path)
     loaded = load_tokenizer(tmp_path)
     assert isinstance(loaded, Tokenizer)
     loaded_ids = loaded.encode(texts, add_special_tokens=True, split_special_tokens=False)
-    assert loaded_ids == encoded == theirs(tmp_path)(texts)["input_ids"]
+    assert loaded_ids == encoded == transformers_tokenizer(tmp_path)(texts)["input_ids"]
     assert (loaded.pad_id, loaded.bos_id, loaded.eos_id, loaded.mask_id) == (0, 1, 2, 3)
 
 
@@ -135,15 +135,15 @@ def test_transformers_encodes_a_source_as_the_translator_was_trained(tmp_path, k
     if kind == "trained":
         train_translation_bpe([*ENGLISH, *GERMAN], 300).save(tmp_path)
     folder = tmp_path if kind == "trained" else files("regard") / "bundled/tatoeba-en-de"
-    ours, expected = load_tokenizer(folder), theirs(folder)
+    actual, expected = load_tokenizer(folder), transformers_tokenizer(folder)
     texts = ["", "  two  spaces ", "Unknown Ω words , and CAPITALS .", "the cat sat", "Die Straße ▁ 1998"]
     encoded = expected(texts)["input_ids"]
-    assert encoded == [[*ids, ours.eos_id] for ids in ours.encode(texts)]
-    assert encoded == ours.encode(texts, add_special_tokens=True)
-    decoded = ours.decode(ours.encode(texts))
-    assert ours.decode(encoded) == decoded == expected.batch_decode(encoded, skip_special_tokens=True)
+    assert encoded == [[*ids, actual.eos_id] for ids in actual.encode(texts)]
+    assert encoded == actual.encode(texts, add_special_tokens=True)
+    decoded = actual.decode(actual.encode(texts))
+    assert actual.decode(encoded) == decoded == expected.batch_decode(encoded, skip_special_tokens=True)
     special = (expected.pad_token_id, expected.bos_token_id, expected.eos_token_id)
-    assert special == (ours.pad_id, ours.bos_id, ours.eos_id) == (0, 1, 2)
+    assert special == (actual.pad_id, actual.bos_id, actual.eos_id) == (0, 1, 2)
 
 
 def test_every_tokenizer_groups_and_names_its_tokens(tmp_path):
@@ -203,7 +203,7 @@ def test_damaged_files_are_named(tmp_path, content):
 
 @pytest.mark.parametrize(("sample_by", "before"), [("document", []), ("line", [2])])
 @pytest.mark.parametrize("kind", ["bytes", "characters"])
-def test_what_begins_a_prompt_is_what_a_language_model_has_seen_before_texts(tmp_path, kind, sample_by, before):
+def test_prompts_start_like_the_texts_of_the_training(tmp_path, kind, sample_by, before):
     make = partial(train_bpe, vocab_size=300) if kind == "bytes" else train_char
     tokenizer = make(TEXTS, sample_by=sample_by)
     (plain,) = tokenizer.encode(["a cat"])
@@ -211,7 +211,7 @@ def test_what_begins_a_prompt_is_what_a_language_model_has_seen_before_texts(tmp
     for each in (tokenizer, load_tokenizer(tmp_path)):
         assert each.encode_prompts(["a cat"]) == [[*before, *plain]]
         assert (each.bos_id, each.eos_id) == (before[0] if before else None, 2)
-    assert theirs(tmp_path)("a cat")["input_ids"] == [*before, *plain]
+    assert transformers_tokenizer(tmp_path)("a cat")["input_ids"] == [*before, *plain]
 
 
 def test_a_text_may_spell_special_tokens():
@@ -332,7 +332,7 @@ TRAINERS = [partial(train_bpe, vocab_size=300), partial(train_translation_bpe, v
         (["a", "\ud800"], r"texts\[1\]: expected Unicode text, got the lone surrogate"),
     ],
 )
-def test_what_is_no_text_to_train_on_is_refused(train, texts, words):
+def test_invalid_text_to_train_on_is_refused(train, texts, words):
     with pytest.raises((InvalidType, InvalidArgument), match=words):
         train(texts)
 

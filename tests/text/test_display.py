@@ -1,4 +1,4 @@
-"""What a reader sees of a token: the cases of the page's own tests (tests/explore/js/tokens.test.js), and more."""
+"""How tokens are displayed: the cases of the tests of the page (tests/explore/js/tokens.test.js), and more."""
 
 from __future__ import annotations
 

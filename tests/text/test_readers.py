@@ -116,7 +116,7 @@ def test_unequal_line_counts_are_refused_with_both(tmp_path: Path, counts: tuple
         list(read_pairs(files))
 
 
-def test_three_files_are_no_corpus(tmp_path: Path) -> None:
+def test_three_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="files: expected one TSV or two line-aligned files, got 3 files"):
         list(read_pairs([tmp_path / "a"] * 3))
 
@@ -128,7 +128,7 @@ def test_references_keep_their_order_and_empty_sides_have_none() -> None:
 
 @pytest.mark.parametrize("read", [read_pairs, read_labeled_texts])
 @pytest.mark.parametrize("files", ["f.tsv", Path("f.tsv")])
-def test_a_single_path_is_no_sequence(read: Any, files: Any) -> None:
+def test_a_single_path_is_refused(read: Any, files: Any) -> None:
     with pytest.raises(InvalidType, match=r"files: expected a sequence of paths, got .*; pass a list"):
         list(read(files))
 

@@ -1,4 +1,4 @@
-"""A text among tokens of real tokenizers: what is found decodes to the text."""
+"""Finding a text among tokens of real tokenizers: the tokens decode to the text."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_bytes_of_a_character():
     assert positions_of(["ä½łå¥½", "ä¸ĸ", "ç", "ķĮ"], "世界") == [[1, 2, 3]]
 
 
-def test_tokens_that_do_not_say_where_words_begin():
+def test_tokens_without_marks_of_word_starts():
     assert positions_of(["the", "cat", "sat"], "cat sat") == [[1, 2]]
     assert positions_of(["un", "believable"], "unbelievable") == [[0, 1]]
     assert positions_of(["the", "cat"], "thecat") == [[0, 1]]
@@ -114,7 +114,7 @@ def of_sentencepiece():
     ],
     ids=["byte-level", "translator", "sentencepiece", "bert"],
 )
-def test_what_is_found_decodes_to_the_text(make, request):
+def test_matches_decode_to_the_text(make, request):
     tokens, decode = make()
     is_bert = "[bert]" in request.node.name  # it has no case, no accents and few Chinese characters
     for text, count in SPANS:

@@ -1,4 +1,4 @@
-"""Any text survives the tokenizer, and what is no text is refused."""
+"""Any text survives the tokenizer, and other values are refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def tokenizer() -> Tokenizer:
 
 
 def expected(text: str) -> str:
-    """What survives, said without the tokenizer: NFC and single spaces, where white space is Unicode's property."""
+    """The expected text, computed without the tokenizer: NFC, and single spaces instead of white space of Unicode."""
     space = "[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"
     return re.sub(space, " ", unicodedata.normalize("NFC", text)).strip(" ")
 
@@ -62,7 +62,7 @@ def test_odd_texts_come_back_and_specials_are_text(tokenizer: Tokenizer, text: s
     assert tokenizer.decode([ids]) == [expected(text)]
 
 
-def test_what_is_no_character_is_refused_and_every_such_text_named(tokenizer: Tokenizer) -> None:
+def test_invalid_character_is_refused_and_every_such_text_named(tokenizer: Tokenizer) -> None:
     with pytest.raises(InvalidArgument) as caught:
         tokenizer.encode(["fine", "\udcff abc", "ab\ud800"])
     assert r"texts[1]: expected Unicode text, got the lone surrogate '\udcff' at character 1" in str(caught.value)
@@ -77,7 +77,7 @@ def test_what_is_no_character_is_refused_and_every_such_text_named(tokenizer: To
         (["a", 3, None], r"texts\[1\]: expected a str, got int\n.*texts\[2\]: expected a str"),
     ],
 )
-def test_what_is_no_list_of_texts_is_refused(tokenizer: Tokenizer, texts: Any, came: str) -> None:
+def test_invalid_list_of_texts_is_refused(tokenizer: Tokenizer, texts: Any, came: str) -> None:
     characters = train_char(["abc"])
     for encode in (tokenizer.encode, characters.encode):
         with pytest.raises(InvalidType, match=came):
@@ -149,16 +149,14 @@ def test_a_vocabulary_too_small_is_refused() -> None:
         (b'{"version": "1.0"}', "cannot be read as a tokenizer: "),
     ],
 )
-def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path, content: bytes | None, reason: str) -> None:
+def test_an_invalid_tokenizer_file_is_refused(tmp_path: Path, content: bytes | None, reason: str) -> None:
     if content is not None:
         (tmp_path / "tokenizer.json").write_bytes(content)
     with pytest.raises(InvalidFile, match=f"{re.escape(str(tmp_path / 'tokenizer.json'))}: {reason}"):
         Tokenizer.load(tmp_path)
 
 
-def test_a_full_disk_leaves_the_old_file_whole(
-    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_keeps_the_old_file(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer.save(tmp_path)
     before = (tmp_path / "tokenizer.json").read_bytes()
 
@@ -199,7 +197,7 @@ def test_invalid_special_tokens_are_refused(special_tokens: Any, error: type[Exc
 
 
 @pytest.mark.parametrize("token", [5, None, {"content": 5}, {}])
-def test_a_special_token_that_is_not_a_str_is_none(tokenizer: Tokenizer, tmp_path: Path, token: Any) -> None:
+def test_special_tokens_that_are_not_str_are_ignored(tokenizer: Tokenizer, tmp_path: Path, token: Any) -> None:
     tokenizer.save(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": token}))
     loaded = Tokenizer.load(tmp_path)

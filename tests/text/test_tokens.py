@@ -72,7 +72,7 @@ def test_byte_level_entries_without_spaces_are_recognized(text):
     assert len(spelled_out(cut)) > len(text.encode()) - 4
 
 
-def test_letters_that_are_no_bytes_stay():
+def test_letters_outside_the_byte_alphabet_stay():
     for tokens in (["Straße", "Größe"], ["é"], ["Co", "é"], ["Ċensu"], ["猫", "Ã©"], ["x\x00"]):
         assert normalize_tokens(tokens) == tokens
     assert normalize_tokens(["▁Ġurnata", "▁Ã©"]) == ["▁Ġurnata", "▁Ã©"]

@@ -48,7 +48,7 @@ def test_marks_are_words_of_their_own(tokenizer):
     assert [is_special(word) for word, _ in words] == [True, False, False, True]
 
 
-def test_what_would_command_a_terminal_is_shown_as_a_mark():
+def test_control_sequences_are_shown_as_marks():
     shown = [word for word, _ in words_of(["▁a\x1b[2J", "<0x1B>b", "\u202e", "\ud800", "<0xFF>", "▁c"])]
     assert "".join(shown).isprintable()
     assert shown[-1] == "c"
@@ -67,7 +67,7 @@ def test_every_position_is_in_exactly_one_word_and_in_order(tokens):
     assert word_indices(tokens) == [index for index, (_, own) in enumerate(words) for _ in own]
 
 
-def test_tokens_that_do_not_say_where_words_begin_are_words():
+def test_without_marks_of_word_starts_each_token_is_a_word():
     assert words_of(["the", "m", "."]) == [("the", [0]), ("m", [1]), (".", [2])]
     assert words_of(["[CLS]", "cat", "[SEP]"]) == [("[CLS]", [0]), ("cat", [1]), ("[SEP]", [2])]
     assert words_of(["0,0", "0,1"]) == [("0,0", [0]), ("0,1", [1])]
