@@ -44,13 +44,13 @@ def test_every_reference_of_a_sentence_counts() -> None:
     one = corpus_scores(HYPOTHESES, [references[:1] for references in REFERENCES])["bleu"].score
     several = corpus_scores(HYPOTHESES, REFERENCES)["bleu"]
     # sacrebleu takes references repeated to one number as it takes them once
-    streams = [[(references * 3)[place] for references in REFERENCES] for place in range(3)]
+    streams = [[(references * 3)[position] for references in REFERENCES] for position in range(3)]
     assert several.score == pytest.approx(sacrebleu.corpus_bleu(HYPOTHESES, streams).score)
     assert several.score > one
     assert several.signature.startswith("nrefs:var|")
 
 
-def test_what_does_not_fit_is_refused_at_once() -> None:
+def test_invalid_arguments_are_refused_before_any_work() -> None:
     with pytest.raises(InvalidArgument) as error:
         corpus_scores(["a"], [["a"], []], ["bleu", "chrff"])
     assert "metrics: expected one of bleu, chrf, ter, got 'chrff', did you mean 'chrf'?" in str(error.value)
@@ -60,7 +60,7 @@ def test_what_does_not_fit_is_refused_at_once() -> None:
         corpus_scores([], [])
 
 
-def test_a_perplexity_that_no_float_holds_is_infinite():
+def test_a_perplexity_above_the_range_of_float_is_infinite():
     assert perplexity(math.log(8)) == pytest.approx(8)
     assert perplexity(15_085.0) == math.inf
     assert math.isnan(perplexity(math.nan))
@@ -77,7 +77,7 @@ def test_a_perplexity_that_no_float_holds_is_infinite():
         (["a"], None, "references: expected a sequence of references of each sentence, got NoneType"),
     ],
 )
-def test_what_is_no_list_of_texts_is_refused(hypotheses: Any, references: Any, words: str) -> None:
+def test_invalid_list_of_texts_is_refused(hypotheses: Any, references: Any, words: str) -> None:
     with pytest.raises(InvalidType, match=words):
         corpus_scores(hypotheses, references)
 
