@@ -1,4 +1,4 @@
-"""Recordings as files: the same comes back, whatever the mask and the score; what is none is an error."""
+"""Recordings as files: they are read back unchanged for every mask and score; other files are errors."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_changed_file_is_an_error(whole, change, message):
         regard.load(whole)
 
 
-def test_what_is_no_recording_is_an_error(whole, tmp_path):
+def test_files_that_are_not_recordings_are_errors(whole, tmp_path):
     with pytest.raises(InvalidFile, match="no such file"):
         regard.load(tmp_path / "b.regard")
     with pytest.raises(InvalidFile, match=r"expected a recording, .*, got a folder"):
@@ -136,7 +136,7 @@ def test_a_flipped_bit_is_an_error(whole):
     regard.load(whole)
 
 
-def test_a_text_may_hold_what_no_utf_8_has(tmp_path):
+def test_texts_may_contain_surrogates(tmp_path):
     x = torch.randn(1, 2, 1, 8)
     tokens = ("\ud83d",)
     layer = Layer("a", "encoder", regard.weights(x, x), tokens, tokens)
@@ -145,7 +145,7 @@ def test_a_text_may_hold_what_no_utf_8_has(tmp_path):
     assert (again.title, again.model_name, again.layers[0].key_tokens) == ("half a pair: \udc00", "\u0000", tokens)
 
 
-def test_a_layer_that_there_is_not_is_named():
+def test_a_missing_layer_is_named():
     x = torch.randn(1, 2, 5, 8)
     layers = recorded(regard.weights(x, x)).layers
     with pytest.raises(InvalidArgument, match=r"unknown layer 'encoder.1', did you mean 'encoder.0'\?; known"):
@@ -157,7 +157,7 @@ def test_a_layer_that_there_is_not_is_named():
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.complex64, "float16"])
-def test_a_dtype_that_no_weights_follow_from_is_refused(dtype, tmp_path):
+def test_dtypes_without_weights_are_refused(dtype, tmp_path):
     made = recorded(regard.weights(torch.randn(SHAPE), torch.randn(SHAPE)))
     with pytest.raises(InvalidArgument, match=r"dtype: expected torch\.float32, float16, bfloat16 or float64"):
         made.save(tmp_path / "a.regard", dtype=dtype)
