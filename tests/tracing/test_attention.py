@@ -1,4 +1,4 @@
-"""The steps of the calculation: NumPy, torch's layer and our own are the oracles."""
+"""The steps of the calculation: NumPy, torch's layer and the layer of this library are the oracles."""
 
 from __future__ import annotations
 
@@ -94,13 +94,13 @@ def test_positions_are_steps_of_their_own(positions):
 
 
 def test_torch_s_own_layer_agrees():
-    theirs = torch.nn.MultiheadAttention(8, 2, batch_first=True)
-    ours = MultiHeadAttention(8, 2)
-    ours.in_proj.weight.data, ours.in_proj.bias.data = theirs.in_proj_weight.data, theirs.in_proj_bias.data
-    ours.out_proj.load_state_dict(theirs.out_proj.state_dict())
+    expected = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    actual = MultiHeadAttention(8, 2)
+    actual.in_proj.weight.data, actual.in_proj.bias.data = expected.in_proj_weight.data, expected.in_proj_bias.data
+    actual.out_proj.load_state_dict(expected.out_proj.state_dict())
     x = torch.randn(1, 4, 8)
-    output, weights = theirs(x, x, x, average_attn_weights=False)
-    trace = trace_layer(ours, x)
+    output, weights = expected(x, x, x, average_attn_weights=False)
+    trace = trace_layer(actual, x)
     torch.testing.assert_close(trace["output"].float(), output[0])
     torch.testing.assert_close(trace["weights"].float(), weights[0])
 
@@ -166,7 +166,7 @@ def test_arguments_that_do_not_fit_are_refused(arguments, message):
         regard.trace(**arguments)
 
 
-def test_what_is_of_the_wrong_type_is_said():
+def test_arguments_of_wrong_types_are_named():
     with pytest.raises(InvalidType, match="x: expected a table of numbers, got str 'words'"):
         regard.trace("words")
     with pytest.raises(
