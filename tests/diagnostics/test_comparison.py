@@ -24,11 +24,11 @@ SOME = {case.name: case for case in CASES}
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_kernel_is_right(case):
-    found = [
+    comparisons = [
         each for kernel in KERNELS for dtype in dtypes_of(kernel, CPU) for each in compare(kernel, case, dtype, CPU)
     ]
-    assert [str(each) for each in found if each.is_wrong] == []
-    assert {"blockwise", "reference"} <= {each.kernel for each in found}
+    assert [str(each) for each in comparisons if each.is_wrong] == []
+    assert {"blockwise", "reference"} <= {each.kernel for each in comparisons}
 
 
 def test_every_kernel_is_compared_and_the_cases_differ():
@@ -79,16 +79,16 @@ def test_a_wrong_measure_is_found(monkeypatch):
     forward = Native.forward
 
     def wrong_forward(self, inputs, options):
-        found = forward(self, inputs, options)
-        found.results.whole("received")[0][0, 0, -1] += 0.01
-        return found
+        attended = forward(self, inputs, options)
+        attended.results.whole("received")[0][0, 0, -1] += 0.01
+        return attended
 
     monkeypatch.setattr(Native, "forward", wrong_forward)
     case = SOME["one more than blocks"]
-    found = compare(Native(), case, torch.bfloat16, CPU)
+    comparisons = compare(Native(), case, torch.bfloat16, CPU)
     if not runs_on(Native(), CPU):
         pytest.skip("native is not available")
-    assert [each.result for each in found if each.is_wrong] == ["received"]
+    assert [each.result for each in comparisons if each.is_wrong] == ["received"]
 
 
 def test_an_error_is_a_difference(monkeypatch):
@@ -96,10 +96,10 @@ def test_an_error_is_a_difference(monkeypatch):
         raise RuntimeError("no such instruction")
 
     monkeypatch.setattr(Sdpa, "run", fail)
-    (found,) = compare(Sdpa(), SOME["causal, square"], torch.bfloat16, CPU)
-    assert found.is_wrong
-    assert str(found) == "kernel sdpa, case 'causal, square', bfloat16: RuntimeError: no such instruction"
-    assert found.as_dict()["difference"] == "inf"
+    (comparison,) = compare(Sdpa(), SOME["causal, square"], torch.bfloat16, CPU)
+    assert comparison.is_wrong
+    assert str(comparison) == "kernel sdpa, case 'causal, square', bfloat16: RuntimeError: no such instruction"
+    assert comparison.as_dict()["difference"] == "inf"
 
 
 def test_kernels_that_do_not_run_here():
@@ -125,9 +125,9 @@ def test_infinity_in_another_place_is_wrong(monkeypatch):
     forward = Blockwise.forward
 
     def wrong_forward(self, inputs, options):
-        found = forward(self, inputs, options)
-        found.results.whole("lse")[0].clamp_(min=-99)
-        return found
+        attended = forward(self, inputs, options)
+        attended.results.whole("lse")[0].clamp_(min=-99)
+        return attended
 
     monkeypatch.setattr(Blockwise, "forward", wrong_forward)
     wrong = [each for each in compare(Blockwise(), case, torch.float32, CPU) if each.is_wrong]
