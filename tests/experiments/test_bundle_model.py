@@ -1,4 +1,4 @@
-"""The card of the bundled model says what is true of it."""
+"""The model card of the bundled model is correct."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ def data(tmp_path):
     return data
 
 
-def embed(root, run, data, place):
-    options = "--place", place, "--machine", "a small machine"
-    return run_script(root / "tools/bundle_model.py", run, data, *options, folder=place.parent, timeout=120)
+def embed(root, run, data, folder):
+    options = "--place", folder, "--machine", "a small machine"
+    return run_script(root / "tools/bundle_model.py", run, data, *options, folder=folder.parent, timeout=120)
 
 
 def test_a_run_becomes_a_model_with_a_card(tmp_path, root, run, data):
-    place = tmp_path / "place"
-    done = embed(root, run, data, place)
-    assert done.code == 0, done.err
+    folder = tmp_path / "place"
+    completed = embed(root, run, data, folder)
+    assert completed.code == 0, completed.err
     model, tokenizer = load_model(run / "averaged"), Tokenizer.load(run / "averaged")
 
-    card = (place / "README.md").read_text(encoding="utf-8")
-    assert all(weight.dtype == torch.bfloat16 for weight in load_file(place / "model.safetensors").values())
-    assert Tokenizer.load(place).vocab_size == tokenizer.vocab_size
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert all(weight.dtype == torch.bfloat16 for weight in load_file(folder / "model.safetensors").values())
+    assert Tokenizer.load(folder).vocab_size == tokenizer.vocab_size
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    for said in (
+    for message in (
         f"| parameters | {parameters:,},",
         "1 encoder and 6 decoder layers",
         "100 steps, 2 million target tokens, 7.5 hours on a small machine; the mean of the weights of the last 3",
@@ -70,27 +70,27 @@ def test_a_run_becomes_a_model_with_a_card(tmp_path, root, run, data):
         "its seed 7",
         "CC BY 2.0",
     ):
-        assert said in card, said
-    assert {path.name for path in place.iterdir()} == {
+        assert message in card, message
+    assert {path.name for path in folder.iterdir()} == {
         "README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"
     }  # fmt: skip
 
 
 def test_a_missing_test_set_is_found_before_anything_is_written(tmp_path, root, run):
-    done = embed(root, run, tmp_path, tmp_path / "place")
-    assert done.code == 1
-    assert done.err == f"bundle_model: {tmp_path / 'test.tsv.gz'}: no such file\n"
+    completed = embed(root, run, tmp_path, tmp_path / "place")
+    assert completed.code == 1
+    assert completed.err == f"bundle_model: {tmp_path / 'test.tsv.gz'}: no such file\n"
     assert not (tmp_path / "place").exists()
 
 
-def test_what_fails_late_leaves_the_old_model(tmp_path, root, run, data):
-    place = tmp_path / "place"
-    place.mkdir()
-    (place / "config.json").write_text("old")
+def test_a_late_failure_keeps_the_old_model(tmp_path, root, run, data):
+    folder = tmp_path / "place"
+    folder.mkdir()
+    (folder / "config.json").write_text("old")
     with gzip.open(data / "test.tsv.gz", "wt", encoding="utf-8") as file:
         file.write("word " * 9999 + "\tWort\n")  # one sentence that cannot be translated
-    done = embed(root, run, data, place)
-    assert done.code == 1, done.err
-    assert done.err.startswith("bundle_model: ")
-    assert [path.name for path in place.iterdir()] == ["config.json"]
-    assert (place / "config.json").read_text() == "old"
+    completed = embed(root, run, data, folder)
+    assert completed.code == 1, completed.err
+    assert completed.err.startswith("bundle_model: ")
+    assert [path.name for path in folder.iterdir()] == ["config.json"]
+    assert (folder / "config.json").read_text() == "old"

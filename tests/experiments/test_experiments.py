@@ -28,9 +28,9 @@ def recipe(root, tmp_path):
 
 
 def run_program(script: Path, folder: Path, *arguments: object) -> str:
-    done = run_script(script, *arguments, folder=folder)
-    assert done.code == 0, done.err
-    return done.out
+    completed = run_script(script, *arguments, folder=folder)
+    assert completed.code == 0, completed.err
+    return completed.out
 
 
 def test_sagan_trains_on_rgb_images_and_resumes(recipe, root, tmp_path):
@@ -49,9 +49,9 @@ def test_sagan_trains_on_rgb_images_and_resumes(recipe, root, tmp_path):
     assert (tmp_path / "result.png").stat().st_size > 10_000
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"with-0.pt", "without-0.pt"}
     np.savez(tmp_path / "rgb.npz", images=255 - images.astype(np.uint8), labels=labels)
-    done = run_script(root / "experiments/sagan.py", *options, "--batch", 8, "--seeds", 1, folder=tmp_path)
-    assert done.code == 1
-    assert "with-0.pt: a training with another data; choose another folder with --run" in done.err
+    completed = run_script(root / "experiments/sagan.py", *options, "--batch", 8, "--seeds", 1, folder=tmp_path)
+    assert completed.code == 1
+    assert "with-0.pt: a training with another data; choose another folder with --run" in completed.err
 
 
 def test_gat_learns_a_graph_of_two_components(recipe, tmp_path):
@@ -102,10 +102,10 @@ def test_shakespeare_compares_with_gpt2_of_transformers(root, tmp_path):
         "tiny Shakespeare, nanoGPT's recipe for a CPU, learned positions, 2 steps, validation loss: "
     )
     assert result["by"] == "python experiments/reproduce.py shakespeare DATA --positions learned --steps 2 --seed 3"
-    (ours,), (theirs,), estimates = result["ours"].values(), result["theirs"].values(), result["estimates"]
-    assert 2 < ours < 4
-    assert theirs == pytest.approx(ours, rel=0.2)
-    assert estimates == pytest.approx([ours] * 20, rel=0.05)
+    (actual,), (expected,), estimates = result["ours"].values(), result["theirs"].values(), result["estimates"]
+    assert 2 < actual < 4
+    assert expected == pytest.approx(actual, rel=0.2)
+    assert estimates == pytest.approx([actual] * 20, rel=0.05)
 
 
 def test_rnn_search_compares_with_the_transformer(root, tmp_path):

@@ -30,9 +30,9 @@ def test_it_writes_coefficients_and_a_reliability_table(root, tmp_path):
     write("test_2016_flickr.de.gz", list(PAIRS.values()))
     shutil.copytree(root / "src/regard/bundled/tatoeba-en-de", tmp_path / "model")
     arguments = tmp_path, tmp_path, "--model", tmp_path / "model", "--output", tmp_path / "result.json"
-    done = run_script(root / "experiments/translation_confidence.py", *arguments, folder=tmp_path)
-    assert done.code == 0, done.err
-    assert "Multi30k: AUC 1.000" in done.out
+    completed = run_script(root / "experiments/translation_confidence.py", *arguments, folder=tmp_path)
+    assert completed.code == 0, completed.err
+    assert "Multi30k: AUC 1.000" in completed.out
     result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
     assert sum(row["count"] for row in result["tests"]["Tatoeba"]["bins"]) == len(PAIRS)
     confidence = ConfidenceModel.load(tmp_path / "model")
