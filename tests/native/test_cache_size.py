@@ -40,14 +40,14 @@ def cache(level: int, size: str, cpus: str, kind: str = "Unified") -> dict[str, 
         ("0", "1048576", "0", 2**20),
     ],
 )
-def test_linux_tells_the_share_of_a_core(tmp_path, siblings, size, cpus, expected):
+def test_linux_reports_the_share_of_a_core(tmp_path, siblings, size, cpus, expected):
     first = [cache(1, "32K", siblings, "Data"), cache(1, "32K", siblings, "Instruction")]
     cpu = sysfs(tmp_path / "cpu0", [*first, cache(2, size, cpus), cache(3, "32M", "0-31")], siblings)
     assert linux_bytes(cpu) == expected
 
 
 @pytest.mark.parametrize("caches", [[], [cache(1, "32K", "0")], [cache(2, "?", "0")], [{"level": "2"}]])
-def test_a_machine_that_does_not_tell_gets_the_default(tmp_path, monkeypatch, caches):
+def test_an_unknown_cache_size_is_the_default(tmp_path, monkeypatch, caches):
     cpu = sysfs(tmp_path / "cpu0", caches)
     assert linux_bytes(cpu) is None
     assert linux_bytes(tmp_path / "nowhere") is None
@@ -56,7 +56,7 @@ def test_a_machine_that_does_not_tell_gets_the_default(tmp_path, monkeypatch, ca
     assert second_level_bytes.__wrapped__() == cache_size.DEFAULT_BYTES
 
 
-def test_what_a_virtual_machine_invents_is_bounded(monkeypatch):
+def test_implausible_sizes_of_virtual_machines_are_bounded(monkeypatch):
     for size, expected in ((1, cache_size.MIN_BYTES), (2**40, cache_size.MAX_BYTES)):
         monkeypatch.setattr(cache_size, "linux_bytes", lambda size=size: size)
         monkeypatch.setattr(cache_size, "macos_bytes", lambda size=size: size)
@@ -72,13 +72,13 @@ def test_what_a_virtual_machine_invents_is_bounded(monkeypatch):
         ({}, None),
     ],
 )
-def test_macos_tells_the_cache_of_a_cluster(monkeypatch, values, expected):
+def test_macos_reports_the_cache_of_a_cluster(monkeypatch, values, expected):
     monkeypatch.setattr(cache_size, "_sysctl", values.get)
     assert macos_bytes() == expected
 
 
 @pytest.mark.parametrize("mask", [None, Causal(), Window(100, 20)], ids=str)
-def test_its_size_changes_no_bit_of_a_row(mask):
+def test_the_cache_size_changes_no_result(mask):
     """Sums over rows are added up block by block, and so may round differently on another processor."""
     query, key, value = torch.randn(3, 1, 2, 1500, 16, generator=torch.Generator().manual_seed(0))
     rows, received = [], []

@@ -16,7 +16,7 @@ import regard
 from helpers.forked import run_code
 from helpers.ops.native_library import FLAGS, FOLDER, SOURCES, copy_package, python
 from regard.errors import KernelNotSupported
-from regard.native.library import KINDS, LEVELS, Call, Library, LinearCall, library
+from regard.native.library import KINDS, LEVELS, Library, LinearCall, NativeCall, library
 from regard.ops import attend
 from regard.ops.kernels.native.kernel import Native
 
@@ -39,15 +39,17 @@ if kernel.variant():
 
 def run_forked(code: str, folder: Path, isa: str) -> str:
     """Run code with an instruction set in a process that has imported the package, but has loaded no library."""
-    done = run_code(code, folder=folder, timeout=120, REGARD_ISA=isa)
-    assert done.code == 0, done.err
-    return done.out
+    completed = run_code(code, folder=folder, timeout=120, REGARD_ISA=isa)
+    assert completed.code == 0, completed.err
+    return completed.out
 
 
 def run(code: str, environment: dict[str, str]) -> str:
-    done = subprocess.run(python("-c", code), env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    completed = subprocess.run(
+        python("-c", code), env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -107,7 +109,7 @@ print(json.dumps({
 
 
 def nothing(folder: Path) -> None:
-    """There is no folder."""
+    """The folder is missing."""
 
 
 def empty(folder: Path) -> None:
@@ -145,7 +147,7 @@ def other_kinds(folder: Path) -> None:
     compiler = shutil.which("g++") or pytest.skip("there is no g++")
     kinds = KINDS.replace("ENTROPY LSE", "LSE ENTROPY")
     assert kinds != KINDS
-    call_bytes = ctypes.sizeof(Call) + ctypes.sizeof(LinearCall)
+    call_bytes = ctypes.sizeof(NativeCall) + ctypes.sizeof(LinearCall)
     functions = f"""
         int regard_level() {{ return 0; }}
         int regard_run() {{ return 0; }}
@@ -189,7 +191,7 @@ def everything(folder: Path) -> None:
         (everything, "avx9", "REGARD_ISA=avx9, but this processor has baseline"),
     ],
 )
-def test_a_library_that_cannot_be_loaded_stops_nothing(tmp_path, fill, isa, reason):
+def test_other_kernels_run_if_the_library_cannot_be_loaded(tmp_path, fill, isa, reason):
     folder = tmp_path / FOLDER.name
     fill(folder)
     if isa == "avx2" and not (BUILT / "avx2.so").exists():
@@ -210,7 +212,7 @@ def test_the_copy_of_the_package_works(tmp_path):
     assert (actual["info"], actual["chosen"], actual["refused"]) == (None, "native", "")
 
 
-def test_a_lower_instruction_set_serves_on_request(tmp_path):
+def test_a_lower_instruction_set_can_be_selected(tmp_path):
     folder, environment = copy_package(tmp_path)
     only_baseline(folder)
     actual = json.loads(run(CALL, environment | {"REGARD_ISA": "baseline"}))

@@ -39,10 +39,10 @@ def test_neither_other_rows_nor_threads_change_a_bit(dtype):
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        whole = linear.linear_of_few_rows(x, weight, bias)
+        full = linear.linear_of_few_rows(x, weight, bias)
         torch.set_num_threads(3)
         for rows in range(1, most + 1):
-            assert torch.equal(linear.linear_of_few_rows(x[-rows:], weight, bias), whole[-rows:])
+            assert torch.equal(linear.linear_of_few_rows(x[-rows:], weight, bias), full[-rows:])
     finally:
         torch.set_num_threads(before)
 
@@ -71,7 +71,7 @@ def test_infinite_and_missing_numbers_stay_in_their_row_and_feature():
     assert y[0].isfinite().tolist() == [True, True, False, True, True, False]
 
 
-def test_what_it_leaves_to_torch(monkeypatch):
+def test_unsupported_inputs_go_to_torch(monkeypatch):
     x, weight, bias = tensors(9, 8, 4)
     assert linear.linear_of_few_rows(x, weight, bias) is None  # rows
     assert linear.linear_of_few_rows(x[:1].half(), weight.half(), bias.half()) is None

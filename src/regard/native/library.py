@@ -87,8 +87,8 @@ class ScoreStep(ctypes.Structure):
     ]
 
 
-class Matrix(ctypes.Structure):
-    """What the weights are made from."""
+class NativeMatrix(ctypes.Structure):
+    """The tensors and rules of a weight matrix; `Matrix` in ``csrc/call.h``."""
 
     _fields_ = [
         *((name, INT) for name in ("batch", "heads", "kv_heads", "queries", "keys", "head_dim")),
@@ -104,18 +104,18 @@ class MeasureCall(ctypes.Structure):
     _fields_ = [
         *((name, INT) for name in ("kind", "number", "height", "width")),
         *((name, Strided) for name in ("values", "row_groups", "key_groups")),
-        *(("mask", MaskSteps), ("other", ctypes.POINTER(Matrix))),
+        *(("mask", MaskSteps), ("other", ctypes.POINTER(NativeMatrix))),
         *((name, POINTER) for name in ("result", "second", "by_chunk")),
         ("stride", INT),
         *((name, POINTER) for name in ("gradient", "second_gradient", "values_gradient")),
     ]
 
 
-class Call(ctypes.Structure):
-    """One call."""
+class NativeCall(ctypes.Structure):
+    """One call of the kernel; `Call` in ``csrc/call.h``."""
 
     _fields_ = [
-        *(("matrix", Matrix), ("value_heads", INT), ("value_dim", INT), ("value", Strided), ("output", Strided)),
+        *(("matrix", NativeMatrix), ("value_heads", INT), ("value_dim", INT), ("value", Strided), ("output", Strided)),
         *(("measure_count", INT), ("measures", ctypes.POINTER(MeasureCall))),
         *(("dropout", ctypes.c_double), ("seed", ctypes.c_uint64)),
         *((name, INT) for name in ("chunks", "chunk_rows", "cache_bytes", "sums_batch", "sums_heads")),
@@ -158,7 +158,7 @@ class Library:
         self._linear: Any = loaded.regard_linear
         self._parallel, self._process = _torch_parallel(), os.getpid()
 
-    def run(self, call: Call, backward: bool = False) -> None:
+    def run(self, call: NativeCall, backward: bool = False) -> None:
         """Compute a call, forward or backward.
 
         Raises:
@@ -228,7 +228,7 @@ def _load(level: str) -> ctypes.CDLL:
     try:
         loaded.regard_kinds.restype = ctypes.c_char_p
         is_current = (
-            loaded.regard_call_bytes() == ctypes.sizeof(Call) + ctypes.sizeof(LinearCall)
+            loaded.regard_call_bytes() == ctypes.sizeof(NativeCall) + ctypes.sizeof(LinearCall)
             and loaded.regard_kinds().decode().split() == KINDS.split()
         )
     except AttributeError:

@@ -12,7 +12,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from regard.native.library import DTYPES, Call, MeasureCall, Strided, strided
+from regard.native.library import DTYPES, MeasureCall, NativeCall, Strided, strided
 from regard.ops.kernels.base import KernelInputs, untracked_tensor_error
 from regard.ops.kernels.native.pack import MAX_SEPARATE_COLUMNS, Packer
 from regard.ops.request import AttentionRequest
@@ -184,7 +184,7 @@ class BackwardCall:
             self._value = torch.zeros_like(value, dtype=torch.float32) if needs_value[0] else None
         elif value is not None:
             self._value, values_by_chunk = self._allocate_by_chunk(value, needs_value[0])
-        self.call = Call(
+        self.call = NativeCall(
             matrix=matrix,
             value_heads=heads if value is None else value.shape[1],
             value_dim=0 if value is None else value.shape[3],

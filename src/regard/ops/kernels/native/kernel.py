@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.checks import Checks
 from regard.native.cache_size import second_level_bytes
-from regard.native.library import DTYPES, Call, Library, MeasureCall, Strided, library, strided
+from regard.native.library import DTYPES, Library, MeasureCall, NativeCall, Strided, library, strided
 from regard.ops.kernels.base import KernelInputs, RunOptions
 from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.differentiable import DifferentiableKernel, ForwardResult
@@ -126,7 +126,7 @@ class Native(DifferentiableKernel):
 
 def forward_call(
     packer: Packer, inputs: KernelInputs, output: Tensor | None, results: MeasureResults, lse: Tensor | None, seed: int
-) -> Call:
+) -> NativeCall:
     """The call of a forward pass that fills output, results and the log-sum-exp."""
     (_, heads, queries, _), value = inputs.request.query.shape, inputs.value
     steps: list[tuple[Step, list[Tensor]]] = [] if lse is None else [(Step("lse"), [lse])]
@@ -137,7 +137,7 @@ def forward_call(
     measures: list[MeasureCall] = []
     for step, tensors in steps:
         measures += packer.measure(step, tensors, chunks)
-    return Call(
+    return NativeCall(
         matrix=packer.matrix(inputs),
         value_heads=heads if value is None else value.shape[1],
         value_dim=0 if value is None else value.shape[3],

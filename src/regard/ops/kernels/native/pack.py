@@ -14,9 +14,9 @@ from regard.native.library import (
     MaskKind,
     MaskStep,
     MaskSteps,
-    Matrix,
     MeasureCall,
     MeasureKind,
+    NativeMatrix,
     ScoreKind,
     ScoreStep,
     Strided,
@@ -87,14 +87,14 @@ class Packer:
         """Structures as an array; None for none."""
         return self.keep((cls * len(items))(*items)) if items else None
 
-    def matrix(self, inputs: KernelInputs) -> Matrix:
+    def matrix(self, inputs: KernelInputs) -> NativeMatrix:
         """What a weight matrix is made from."""
         request, steps = inputs.request, inputs.steps
         batch, heads, queries, keys = request.shape
         self._kept.append(request)
         assert steps.score is not None
         scores, sinks = [*map(self._score_step, steps.score[1:])], request.score.sinks  # the first is the dot product
-        matrix = Matrix(
+        matrix = NativeMatrix(
             batch=batch,
             heads=heads,
             kv_heads=request.key.shape[1],
