@@ -18,7 +18,7 @@ HEADER = """\
 
 def closure(root: Requirement) -> dict[str, Message]:
     """The metadata of everything that is needed, by canonical name."""
-    found: dict[str, Message] = {}
+    distributions: dict[str, Message] = {}
     seen: set[tuple[str, str]] = set()
     waiting = [(root.name, extra) for extra in ["", *root.extras]]
     while waiting:
@@ -28,12 +28,12 @@ def closure(root: Requirement) -> dict[str, Message]:
             continue
         seen.add((name, extra))
         distribution = metadata.distribution(name)
-        found[name] = distribution.metadata
+        distributions[name] = distribution.metadata
         for line in distribution.requires or []:
             need = Requirement(line)
             if need.marker is None or need.marker.evaluate({"extra": extra}):
-                waiting += [(need.name, wanted) for wanted in ["", *need.extras]]
-    return found
+                waiting += [(need.name, required) for required in ["", *need.extras]]
+    return distributions
 
 
 def pin(name: str, about: Message) -> str:

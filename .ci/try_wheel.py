@@ -49,9 +49,8 @@ def check_translation() -> None:
 
 if __name__ == "__main__":
     check_place()
-    found = check_native()
-    assert found or "native" not in sys.argv[1:], "the wheel has no native libraries"
+    libraries = check_native()
+    assert libraries or "native" not in sys.argv[1:], "the wheel has no native libraries"
     check_translation()
-    print(
-        f"regard {regard.__version__} in {Path(regard.__file__).parent}, native libraries: {', '.join(found) or 'none'}"
-    )
+    names = ", ".join(libraries) or "none"
+    print(f"regard {regard.__version__} in {Path(regard.__file__).parent}, native libraries: {names}")

@@ -50,13 +50,13 @@ class Figures:
     def compare(self, name: str, ours: Callable[[], object], baseline: Callable[[], object], operations: float) -> None:
         """Our time relative to the baseline's, and the rates of both in GFLOP/s."""
         times = paired_times(ours, baseline, ROUNDS)
-        self.ratios[name] = [mine / other for mine, other in times]
-        mine, other = (statistics.median(column) for column in zip(*times, strict=True))
+        self.ratios[name] = [time / baseline_time for time, baseline_time in times]
+        time, baseline_time = (statistics.median(column) for column in zip(*times, strict=True))
         self.rates[name] = {
-            "gflops": round(operations / mine / 1e9, 1),
-            "sdpa_gflops": round(operations / other / 1e9, 1),
-            "ms": round(mine * 1e3, 3),
-            "sdpa_ms": round(other * 1e3, 3),
+            "gflops": round(operations / time / 1e9, 1),
+            "sdpa_gflops": round(operations / baseline_time / 1e9, 1),
+            "ms": round(time * 1e3, 3),
+            "sdpa_ms": round(baseline_time * 1e3, 3),
         }
 
 

@@ -25,12 +25,12 @@ Run = Callable[[], object]
 
 def relative_time(ours: Run, baseline: Run, rounds: int) -> list[float]:
     """Our time divided by the baseline's in each round (lower is better)."""
-    return [mine / other for mine, other in paired_times(ours, baseline, rounds)]
+    return [run_time / baseline_time for run_time, baseline_time in paired_times(ours, baseline, rounds)]
 
 
 def speedup(ours: Run, baseline: Run, rounds: int) -> list[float]:
     """The baseline's time divided by ours in each round (higher is better)."""
-    return [other / mine for mine, other in paired_times(ours, baseline, rounds)]
+    return [baseline_time / run_time for run_time, baseline_time in paired_times(ours, baseline, rounds)]
 
 
 def paired_times(ours: Run, baseline: Run, rounds: int) -> list[tuple[float, float]]:

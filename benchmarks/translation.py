@@ -134,7 +134,7 @@ def main() -> None:
 
 def check_equal(ours: list[list[int]], theirs: list[list[int]]) -> None:
     """Check that both return the same translations; with random weights, rounding may change some."""
-    equal = sum(list(mine) == other for mine, other in zip(ours, theirs, strict=True))
+    equal = sum(list(tokens) == expected for tokens, expected in zip(ours, theirs, strict=True))
     assert equal >= len(ours) // 2, f"only {equal} of {len(ours)} translations are equal"
 
 

@@ -177,8 +177,8 @@ def _validate(
             if rows != keys:
                 checks.fail(f"layers: expected as many queries as keys in layer {number}, got {rows} and {keys}")
             if (batch, rows) != (first, tokens):
-                wanted = f"expected batch {first} and {tokens} tokens, as in the first layer"
-                checks.fail(f"layers: {wanted}, got {batch} and {rows} in layer {number}")
+                expected = f"expected batch {first} and {tokens} tokens, as in the first layer"
+                checks.fail(f"layers: {expected}, got {batch} and {rows} in layer {number}")
             fusions.append(_select_recorded(checks, layers[number], head_fusion))
             if not isinstance(head_fusion, str):
                 resolve_index(checks, f"head_fusion in layer {number}", fusions[-1], heads, weights.device)

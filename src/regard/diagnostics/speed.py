@@ -142,14 +142,16 @@ def _measure(device: torch.device, dtype: torch.dtype, batch: int, tokens: int, 
         torch.randn(shape, generator=random).to(device, dtype).requires_grad_(backward) for _ in range(3)
     ]
 
-    def ours() -> list[Tensor]:
+    def regard_call() -> list[Tensor]:
         att = attend(query, key, value, measure=names)
         return [att.output, *att.measured.values()]
 
     def sdpa() -> list[Tensor]:
         return [scaled_dot_product_attention(query, key, value)]
 
-    seconds, baseline = _shortest([_run(ours, leaves, backward), _run(sdpa, leaves, backward)], device, MIN_SECONDS)
+    seconds, baseline = _shortest(
+        [_run(regard_call, leaves, backward), _run(sdpa, leaves, backward)], device, MIN_SECONDS
+    )
     return Timing(
         batch=batch,
         tokens=tokens,

@@ -1,4 +1,4 @@
-"""A model with its tokenizer: text in, answers out."""
+"""A model with its tokenizer: text in, results out."""
 
 from __future__ import annotations
 

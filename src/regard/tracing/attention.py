@@ -87,8 +87,8 @@ def trace(
     with Checks() as checks:
         for name, weight in projections.items():
             if weight.shape[0] != features:
-                wanted = f"(features, width) with features = {features} as x has"
-                checks.fail(f"{name}: expected {wanted}, got {tuple(weight.shape)}")
+                expected = f"(features, width) with features = {features} as x has"
+                checks.fail(f"{name}: expected {expected}, got {tuple(weight.shape)}")
         width, other = projections["w_query"].shape[1], projections["w_key"].shape[1]
         checks.that(width == other, f"w_key: expected the width of w_query, {width}, got {other}")
         if tokens is not None and len(tokens) != len(table):

@@ -99,8 +99,8 @@ def _check_weights(folder: Path, model: Any, info: Mapping[str, Any]) -> None:
     """Check that no tensor is missing, of another shape, NaN or infinite; further tensors are ignored."""
     problems = [f"{folder}: {name} is missing" for name in sorted(info["missing_keys"])]
     problems += [
-        f"{folder}: {name} has the shape {tuple(held)}, but the configuration gives {tuple(wanted)}"
-        for name, held, wanted in sorted(info["mismatched_keys"])
+        f"{folder}: {name} has the shape {tuple(stored)}, but the configuration gives {tuple(expected)}"
+        for name, stored, expected in sorted(info["mismatched_keys"])
     ]
     raise_problems(problems, InvalidCheckpoint, limit=None)
     floats = {

@@ -115,7 +115,7 @@ class CheckpointConverter(ABC):
         with Checks() as checks:
             self.check_fixed_fields(config, checks)
         values = {key: getattr(config, field) for field, (key, _) in self.config_keys.items()}
-        activation = next(name for name, ours in ACTIVATIONS.items() if ours == config.activation)
+        activation = next(name for name, value in ACTIVATIONS.items() if value == config.activation)
         return {
             "architectures": [next(iter(self.architectures))],
             "model_type": self.model_type,
@@ -145,10 +145,10 @@ class CheckpointConverter(ABC):
 
     @abstractmethod
     def modules(self, config: Any) -> dict[str, str | tuple[str, ...]]:
-        """Their module for each of ours, or modules whose weights we concatenate; ``{}`` is the number of a layer."""
+        """For each module, that of the checkpoint, or several to concatenate; ``{}`` is the index of a layer."""
 
     def weight_map(self, config: Any, parameters: Collection[str]) -> dict[str, WeightSource]:
-        """The stored tensors of each of our parameters, by name."""
+        """The stored tensors of each parameter, by name."""
         modules, sources = self.modules(config), {}
         kv_size = config.resolved_head_dim * (config.num_kv_heads or config.num_heads)
         query_key_value = (config.resolved_head_dim * config.num_heads, kv_size, kv_size)
@@ -156,8 +156,8 @@ class CheckpointConverter(ABC):
         for parameter in parameters:
             module, _, part = parameter.rpartition(".")
             layer = "".join(re.findall(r"layers\.(\d+)", module))
-            theirs = modules[re.sub(r"layers\.\d+", "layers.{}", module)]
-            names = tuple(f"{each.format(layer)}.{part}" for each in ((theirs,) if isinstance(theirs, str) else theirs))
+            stored = modules[re.sub(r"layers\.\d+", "layers.{}", module)]
+            names = tuple(f"{each.format(layer)}.{part}" for each in ((stored,) if isinstance(stored, str) else stored))
             # we and transformers have the same name for an lm_head.weight that is not tied
             aliases = tuple(name for name in self.aliases.get(names[0], ()) if name not in parameters)
             sources[parameter] = WeightSource(names, split_sizes[len(names)], aliases=aliases)

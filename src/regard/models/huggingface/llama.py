@@ -117,7 +117,7 @@ class _Mistral(_Llama):
         "feed_forward_bias": False,
     }
     config_keys: ClassVar = {
-        **{ours: key for ours, key in _Llama.config_keys.items() if not ours.endswith("_bias")},
+        **{field: key for field, key in _Llama.config_keys.items() if not field.endswith("_bias")},
         "num_kv_heads": ("num_key_value_heads", 8),
         "d_ff": ("intermediate_size", 14336),
         "max_seq_len": ("max_position_embeddings", 131072),
@@ -138,7 +138,7 @@ class _Qwen2(_Llama):
     }
     allowed_values: ClassVar = {"use_sliding_window": (False,)}
     config_keys: ClassVar = {
-        **{ours: key for ours, key in _Llama.config_keys.items() if not ours.endswith("_bias")},
+        **{field: key for field, key in _Llama.config_keys.items() if not field.endswith("_bias")},
         "vocab_size": ("vocab_size", 151936),
         "num_kv_heads": ("num_key_value_heads", 32),
         "d_ff": ("intermediate_size", 22016),

@@ -113,11 +113,11 @@ class _Marian(CheckpointConverter):
             "lm_head": "lm_head",
         }
         for layer in ("encoder.layers.{}", "decoder.layers.{}"):
-            for ours, theirs in (("self_attention", "self_attn"), ("cross_attention", "encoder_attn")):
-                projections = tuple(f"model.{layer}.{theirs}.{each}_proj" for each in "qkv")
-                modules[f"{layer}.{ours}.in_proj"] = projections
-                modules[f"{layer}.{ours}.out_proj"] = f"model.{layer}.{theirs}.out_proj"
-                modules[f"{layer}.{ours}_residual.norm"] = f"model.{layer}.{theirs}_layer_norm"
+            for module, name in (("self_attention", "self_attn"), ("cross_attention", "encoder_attn")):
+                projections = tuple(f"model.{layer}.{name}.{each}_proj" for each in "qkv")
+                modules[f"{layer}.{module}.in_proj"] = projections
+                modules[f"{layer}.{module}.out_proj"] = f"model.{layer}.{name}.out_proj"
+                modules[f"{layer}.{module}_residual.norm"] = f"model.{layer}.{name}_layer_norm"
             modules[f"{layer}.feed_forward.fc1"] = f"model.{layer}.fc1"
             modules[f"{layer}.feed_forward.fc2"] = f"model.{layer}.fc2"
             modules[f"{layer}.feed_forward_residual.norm"] = f"model.{layer}.final_layer_norm"

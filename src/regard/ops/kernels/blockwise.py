@@ -228,7 +228,7 @@ def compute_block(
 
 
 def _may_be_nan(weights: Tensor) -> bool:
-    """Whether any row is NaN; on other devices than a CPU always, for they would wait for the answer."""
+    """Whether any row is NaN; always True on other devices than a CPU, where reading the value would synchronize."""
     return weights.device.type != "cpu" or bool(weights.detach()[..., 0].isnan().any())
 
 
