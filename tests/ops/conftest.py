@@ -11,7 +11,7 @@ import pytest
 def pytest_collection_modifyitems(items):
     from helpers.ops.cases import CPU_KERNELS
 
-    if os.environ.get("CI") and sys.platform != "win32":  # there every kernel of the CPU is built
+    if os.environ.get("CI") and sys.platform != "win32":  # continuous integration builds every kernel of the CPU
         return
     missing = {kernel.name: kernel.unavailable_reason() for kernel in CPU_KERNELS if kernel.unavailable_reason()}
     for item in items:

@@ -124,7 +124,7 @@ def test_an_offset_may_have_any_integer_type():
 
 
 class FixedMask(Mask):
-    """A user's mask that returns whatever it was given."""
+    """A user-defined mask that returns a given tensor."""
 
     def __init__(self, result):
         self.result = result

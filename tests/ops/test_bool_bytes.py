@@ -69,13 +69,13 @@ def test_a_byte_that_is_not_0_is_true_in_a_mask(run, subtests):
 
 
 @pytest.mark.parametrize("run", RUNS, ids=version)
-def test_and_in_padding(run):
+def test_bytes_of_padding(run):
     real = from_bytes(2, M)
     same_as_torch(run, Padding(real), real[:, None, None, :])
 
 
 @pytest.mark.parametrize("run", [run for run in RUNS if run.supports(Mass)], ids=version)
-def test_and_in_measures(run):
+def test_bytes_of_masks_in_measures(run):
     cells, rows = from_bytes(2, 1, N, M), from_bytes(N, seed=2)
     measures = {"mass": Mass(cells), "received": Received(rows), "of keys": Mass(Padding(from_bytes(2, M, seed=3)))}
     query, key = torch.randn(2, 2, 2, M, 8, generator=torch.Generator().manual_seed(1)).unbind()

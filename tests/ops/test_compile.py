@@ -21,7 +21,7 @@ from regard.ops.rules import Rule, builtin_classes
 from regard.ops.scores import Alibi, ScaledDotProduct, Sinks
 from regard.ops.tree import TreeEncoder, decode, tensors_in
 
-PYTHON = {"own", "function", "block mask"}  # rules with Python code of the user's, which no operator can hold
+PYTHON = {"own", "function", "block mask"}  # rules with Python code of the user, which no operator can hold
 BUILTIN_MASKS = [name for name in masks(1, 2, TOKENS, TOKENS) if name not in PYTHON]
 BUILTIN_SCORES = [name for name in SCORES if name != "own"]
 NOT_ENCODED = {"MaskMod", "FlexBlockMask"}  # they hold functions

@@ -1,4 +1,4 @@
-"""The backward pass of compiled calls: gradients are right, and laid out in memory as the fake operators say."""
+"""The backward pass of compiled calls: gradients are right, with the memory layout that the fake operators declare."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def transposed(x: Tensor) -> Tensor:
 
 
 PARTS = pairwise(
-    [*REQUESTED, "all"], [False, True], ["all", "query", "value", "rules"], ["output", "answers", "both", "weights"]
+    [*REQUESTED, "all"], [False, True], ["all", "query", "value", "rules"], ["output", "measures", "both", "weights"]
 )
 PAIRS = [(*rule, score, i - j) for i, rule in enumerate(RULES) for j, score in enumerate(KNOWN)]
 CASES = [case for *case, diagonal in PAIRS if everything() or diagonal % len(KNOWN) == 0]  # each mask once
@@ -139,9 +139,9 @@ def test_backward_of_one_dynamic_program_is_right_at_every_length(inductor):
             actual = compiled(*leaves)
             cells = allowed("causal", BATCH, HEADS, length, length, 0)
             heads = [transposed(leaf) for leaf in leaves[:3]]
-            output, _, _, answers = definition(*heads, cells, 0, partial(case.dense, {"m": leaves[3]}))
-            truth = {"output": output, "entropy": answers["entropy"][0], "received": answers["received"][0]}
-            same(actual, truth, leaves)
+            output, _, _, results = definition(*heads, cells, 0, partial(case.dense, {"m": leaves[3]}))
+            expected = {"output": output, "entropy": results["entropy"][0], "received": results["received"][0]}
+            same(actual, expected, leaves)
 
 
 def test_backward_drops_the_weights_that_forward_dropped(inductor):
@@ -186,32 +186,32 @@ def compare(options, mask, kernel, score, measure, shared, learned, loss_of):
         if loss_of == "weights":
             return weights(query, key, **rules, kernel=kernel).measure(requested)
         att = attend(query, key, value, **rules, measure={} if loss_of == "output" else requested, kernel=kernel)
-        return att.measured if loss_of == "answers" else {"output": att.output, **att.measured}
+        return att.measured if loss_of == "measures" else {"output": att.output, **att.measured}
 
     def defined(*arguments):
         query, key, value, stored = apart(arguments)
-        output, _, _, answers = definition(
+        output, _, _, results = definition(
             query, key, value, CELLS[mask], 0, partial(case.dense, stored), stored.get("sinks")
         )
-        return {"output": output, **answers}
+        return {"output": output, **results}
 
     actual = flat(torch.compile(program, **options)(*leaves.values()))
-    truth = flat(defined(*leaves.values()))
-    same(actual, {name: truth[name] for name in actual}, leaves.values())
+    expected = flat(defined(*leaves.values()))
+    same(actual, {name: expected[name] for name in actual}, leaves.values())
 
 
-def flat(answers):
+def flat(results):
     """The floating-point tensors by name and position."""
-    every = {name: answer if isinstance(answer, tuple) else (answer,) for name, answer in answers.items()}
+    every = {name: measure if isinstance(measure, tuple) else (measure,) for name, measure in results.items()}
     return {(name, i): x for name, parts in every.items() for i, x in enumerate(parts) if x.is_floating_point()}
 
 
-def same(actual, truth, leaves):
+def same(actual, expected, leaves):
     """Check that the tensors are equal, and the gradients of a number that depends on all of them."""
-    torch.testing.assert_close(actual, truth)
+    torch.testing.assert_close(actual, expected)
     gradients = []
     leaves = [leaf for leaf in leaves if leaf.requires_grad]
-    for results in (actual, truth):
+    for results in (actual, expected):
         loss = sum(leaf.sum() for leaf in leaves) * 0
         for part in results.values():
             finite = part.masked_fill(~part.isfinite(), 0.0)

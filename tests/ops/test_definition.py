@@ -43,7 +43,7 @@ def equal(actual, expected):
     torch.testing.assert_close(actual, torch.as_tensor(expected), rtol=1e-12, atol=1e-12)
 
 
-def answers(mask="causal", offset=KEYS - QUERIES):
+def dense_results(mask="causal", offset=KEYS - QUERIES):
     _, weights, scores, actual = d.definition(*tensors(), allowed(mask, *SHAPE, offset), offset)
     return weights, scores, {name: parts[0] for name, parts in actual.items()}
 
@@ -81,16 +81,16 @@ def test_the_scale_is_that_of_scaled_dot_product_attention(scale):
 
 
 def test_the_weights_are_those_of_multihead_attention():
-    theirs = nn.MultiheadAttention(HEADS * DIM, HEADS, batch_first=True, dtype=torch.float64)
+    reference = nn.MultiheadAttention(HEADS * DIM, HEADS, batch_first=True, dtype=torch.float64)
     x, y = (torch.randn(BATCH, tokens, HEADS * DIM, dtype=torch.float64) for tokens in (QUERIES, KEYS))
-    to_query, to_key, _ = theirs.in_proj_weight.chunk(3)
+    to_query, to_key, _ = reference.in_proj_weight.chunk(3)
     query, key = (
         (part @ weight.mT).unflatten(-1, (HEADS, DIM)).transpose(1, 2) for part, weight in ((x, to_query), (y, to_key))
     )
     lengths = torch.tensor([KEYS, 6])
     padding = torch.arange(KEYS) >= lengths[:, None]
     hidden = torch.ones(QUERIES, KEYS, dtype=torch.bool).triu(6)
-    _, expected = theirs(x, y, y, key_padding_mask=padding, attn_mask=hidden, average_attn_weights=False)
+    _, expected = reference(x, y, y, key_padding_mask=padding, attn_mask=hidden, average_attn_weights=False)
     at = d.grid(*SHAPE, 5)
     _, actual, _, _ = d.definition(query, key, key, (d.causal(at) & d.shorter(at, lengths)).expand(SHAPE), 5)
     equal(actual, expected)
@@ -130,8 +130,10 @@ def test_edges_and_ranges_are_those_of_scipy_and_of_slices():
 @pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize(("count", "farthest"), [(8, 20), (6, 128), (32, 128)])
 def test_buckets_are_those_of_t5(count, farthest, bidirectional):
-    theirs = T5Attention._relative_position_bucket(torch.arange(-800, 801), bidirectional, count, farthest)
-    assert [d.t5_bucket(distance, count, farthest, bidirectional) for distance in range(-800, 801)] == theirs.tolist()
+    reference = T5Attention._relative_position_bucket(torch.arange(-800, 801), bidirectional, count, farthest)
+    assert [
+        d.t5_bucket(distance, count, farthest, bidirectional) for distance in range(-800, 801)
+    ] == reference.tolist()
     config = T5Config(
         d_model=HEADS * DIM, num_heads=HEADS, d_kv=DIM, relative_attention_num_buckets=count,
         relative_attention_max_distance=farthest, is_decoder=not bidirectional,
@@ -144,9 +146,9 @@ def test_buckets_are_those_of_t5(count, farthest, bidirectional):
 
 @pytest.mark.parametrize("heads", [4, 6])
 def test_alibi_is_that_of_bloom(heads):
-    theirs = build_alibi_tensor(torch.ones(1, KEYS), heads, torch.float64)[:, 0]  # slope · key, by head
-    actual = d.alibi(theirs[:, 1], torch.arange(KEYS) - (KEYS - 1))  # to the last query every key is in the past
-    equal(actual[:, 0] - actual[:, 0, -1:], theirs - theirs[:, -1:])
+    reference = build_alibi_tensor(torch.ones(1, KEYS), heads, torch.float64)[:, 0]  # slope · key, by head
+    actual = d.alibi(reference[:, 1], torch.arange(KEYS) - (KEYS - 1))  # to the last query every key is in the past
+    equal(actual[:, 0] - actual[:, 0, -1:], reference - reference[:, -1:])
 
 
 def test_relative_positions_are_those_of_wav2vec2_bert():
@@ -154,15 +156,15 @@ def test_relative_positions_are_those_of_wav2vec2_bert():
         hidden_size=HEADS * DIM, num_attention_heads=HEADS, position_embeddings_type="relative_key",
         left_max_position_embeddings=5, right_max_position_embeddings=5,
     )  # fmt: skip
-    theirs = Wav2Vec2BertSelfAttention(config).eval().double()
+    reference = Wav2Vec2BertSelfAttention(config).eval().double()
     x = torch.randn(BATCH, KEYS, HEADS * DIM, dtype=torch.float64)
-    query, key = (f(x).unflatten(-1, (HEADS, DIM)).transpose(1, 2) for f in (theirs.linear_q, theirs.linear_k))
-    table, scale = theirs.distance_embedding.weight, DIM**-0.5
+    query, key = (f(x).unflatten(-1, (HEADS, DIM)).transpose(1, 2) for f in (reference.linear_q, reference.linear_k))
+    table, scale = reference.distance_embedding.weight, DIM**-0.5
     cells = torch.ones(BATCH, HEADS, KEYS, KEYS, dtype=torch.bool)
     _, actual, *_ = d.definition(
         query, key, key, cells, 0, lambda q, k, distance: d.dot(q, k, scale) + d.relative(q, table, distance, scale)
     )
-    equal(actual, theirs(x, output_attentions=True)[1])
+    equal(actual, reference(x, output_attentions=True)[1])
     distance = torch.arange(KEYS) - torch.arange(KEYS)[:, None]
     of_heads = d.relative(query, table.expand(HEADS, -1, -1), distance, scale)
     equal(of_heads, d.relative(query, table, distance, scale))
@@ -179,8 +181,8 @@ def test_soft_cap_and_sinks_are_those_of_gemma_and_gpt_oss():
     equal(actual[0], output.transpose(1, 2))
     equal(actual[1], expected)
     capped = modeling_gemma2.eager_attention_forward(module, query, key, value, bias, scaling=0.3, softcap=2.0)[1]
-    ours, _ = d.softmax(d.soft_cap(query @ key.mT * 0.3, 2.0), ~hidden)
-    torch.testing.assert_close(ours, capped, rtol=1e-6, atol=1e-6)  # as their softmax is in float32
+    result, _ = d.softmax(d.soft_cap(query @ key.mT * 0.3, 2.0), ~hidden)
+    torch.testing.assert_close(result, capped, rtol=1e-6, atol=1e-6)  # as their softmax is in float32
 
 
 def test_bilinear_additive_and_cosine_scores_are_those_of_torch():
@@ -196,7 +198,7 @@ def test_bilinear_additive_and_cosine_scores_are_those_of_torch():
 
 
 def test_entropy_and_log_sum_exp_are_those_of_scipy():
-    weights, scores, actual = answers()
+    weights, scores, actual = dense_results()
     equal(actual["entropy"], scipy.stats.entropy(weights.numpy(), axis=-1))
     equal(actual["lse"], scipy.special.logsumexp(scores.numpy(), axis=-1))
     equal(weights, scipy.special.softmax(scores.numpy(), axis=-1))
@@ -205,7 +207,7 @@ def test_entropy_and_log_sum_exp_are_those_of_scipy():
 @pytest.mark.parametrize("offset", [-6, 0, 5, 7])
 @pytest.mark.parametrize("mask", ["none", "causal", "empty rows", "lengths"])
 def test_measures_are_those_of_torch_and_numpy(mask, offset):
-    weights, scores, actual = answers(mask, offset)
+    weights, scores, actual = dense_results(mask, offset)
     numbers = d.numbers_of_measures(QUERIES, KEYS)
     distance = np.arange(KEYS) - np.arange(QUERIES)[:, None] - offset
     equal(actual["received"], np.add.reduce(weights.numpy(), 2))
@@ -230,7 +232,7 @@ def test_measures_are_those_of_torch_and_numpy(mask, offset):
 
 
 def test_groups_are_words():
-    weights, _, actual = answers("none")
+    weights, _, actual = dense_results("none")
     of_query, of_key = d.numbers_of_measures(QUERIES, KEYS)["group_pool"]
     for word in range(int(of_query.max()) + 1):
         for other in range(int(of_key.max()) + 1):

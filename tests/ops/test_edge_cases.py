@@ -1,4 +1,4 @@
-"""Arguments at their ends: more keys than there are, nothing asked, numbers too large, types that do not fit."""
+"""Edge cases of arguments: more keys than exist, no measure, too large numbers, unexpected types."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def dense(query, key, cells):
 
 @pytest.mark.parametrize("kernel", [*RUNNING, "sparse"])
 @pytest.mark.parametrize(("keys", "k"), [(3, 4), (3, 10**4), (1, 2), (12, 13)])
-def test_topk_of_more_keys_than_there_are_is_filled_up(kernel, keys, k):
+def test_topk_of_more_keys_than_exist_is_padded(kernel, keys, k):
     query, key, value = tensors(keys=keys)
     cells = torch.arange(keys) <= torch.arange(9)[:, None] - 1
     mask = Neighbours(*cells.nonzero().T)
@@ -49,12 +49,12 @@ def test_topk_of_more_keys_than_there_are_is_filled_up(kernel, keys, k):
     assert (actual.values[..., keys:] == 0).all()
     assert (actual.indices[..., keys:] == -1).all()
     rows = torch.linspace(0.5, 1.5, k, dtype=torch.float64)
-    ours = torch.autograd.grad((actual.values * rows).sum(), (query, key))
+    result = torch.autograd.grad((actual.values * rows).sum(), (query, key))
     expected = torch.autograd.grad((values * rows[:keys]).sum(), (query, key))
-    torch.testing.assert_close(ours, expected)
+    torch.testing.assert_close(result, expected)
 
 
-def test_topk_of_a_view_may_ask_for_more_keys_than_there_are():
+def test_topk_of_a_view_takes_more_keys_than_exist():
     query, key, _ = tensors()
     actual = weights(query, key).topk(15)
     assert actual.values.shape == (2, 2, 9, 15)
@@ -63,14 +63,14 @@ def test_topk_of_a_view_may_ask_for_more_keys_than_there_are():
 
 
 @pytest.mark.parametrize("k", [0, -1, 2.5, True, "3", None])
-def test_topk_of_no_number_of_keys_is_refused(k):
+def test_topk_needs_a_positive_k(k):
     query, key, value = tensors()
     with pytest.raises((InvalidArgument, InvalidType), match=r"TopK\.k: expected an int of at least 1"):
         attend(query, key, value, measure=TopK(k))
 
 
 @pytest.mark.parametrize("requested", [(), ([],), ({},)], ids=["nothing", "empty list", "empty dict"])
-def test_asking_nothing_computes_nothing(requested):
+def test_a_call_without_results_computes_nothing(requested):
     class Failing(Blockwise):
         def run(self, inputs):
             raise AssertionError("a kernel ran")
@@ -79,7 +79,7 @@ def test_asking_nothing_computes_nothing(requested):
     assert W.measure(*requested) == {}
 
 
-def test_attend_reports_all_objections_at_once():
+def test_attend_reports_all_problems_at_once():
     query, key, value = tensors()
     with pytest.raises(InvalidArgument) as error:
         attend(
@@ -99,7 +99,7 @@ def test_attend_reports_all_objections_at_once():
         assert problem in str(error.value)
 
 
-def test_objections_to_mask_score_dropout_and_measure_come_together():
+def test_problems_of_mask_score_dropout_and_measure_are_in_one_error():
     query, key, value = tensors()
     with pytest.raises(InvalidArgument) as error:
         attend(
@@ -134,15 +134,17 @@ CELLS = {
 def test_mass_takes_any_mask_that_attend_takes(kind, kernel):
     (query, key, value), (mask, cells) = tensors(), CELLS[kind]
     attended = attend(query, key, value, mask=Causal(), measure=Mass(mask), kernel=kernel)
-    truth = torch.where(cells, dense(query, key, KEYS <= QUERIES + 3), 0.0).sum(-1)
-    torch.testing.assert_close(attended.measured["mass"], truth)
-    torch.testing.assert_close(attended.weights.measure(Mass(mask))["mass"], truth)
-    pairs = (torch.autograd.grad(answer.square().sum(), (query, key)) for answer in (attended.measured["mass"], truth))
+    expected = torch.where(cells, dense(query, key, KEYS <= QUERIES + 3), 0.0).sum(-1)
+    torch.testing.assert_close(attended.measured["mass"], expected)
+    torch.testing.assert_close(attended.weights.measure(Mass(mask))["mass"], expected)
+    pairs = (
+        torch.autograd.grad(measure.square().sum(), (query, key)) for measure in (attended.measured["mass"], expected)
+    )
     torch.testing.assert_close(*pairs)
 
 
 @pytest.mark.parametrize("inputs", ["causal", 3, Causal, torch.ones(9, 12), torch.ones(5, 12, dtype=torch.bool)])
-def test_mass_refuses_what_is_no_mask_of_the_matrix(inputs):
+def test_mass_refuses_invalid_masks(inputs):
     query, key, value = tensors()
     with pytest.raises((InvalidArgument, InvalidType)):
         attend(query, key, value, measure=Mass(inputs))
@@ -181,7 +183,7 @@ def check_additive(kernel, dtype, of_heads, activation):
 
 
 @pytest.mark.parametrize("count", [None, 0, -1, 2.5, True, "8"])
-def test_alibi_of_no_number_of_heads_is_refused(count):
+def test_alibi_needs_a_positive_number_of_heads(count):
     with pytest.raises((InvalidArgument, InvalidType), match="num_heads: expected an int of at least 1"):
         Alibi.for_heads(count)
 

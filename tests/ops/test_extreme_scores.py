@@ -1,4 +1,4 @@
-"""The mask alone decides which keys are seen, whatever finite scores these have: up to 3e38, or 1e300 in float64."""
+"""The mask alone decides which keys are visible, for all finite scores: up to 3e38, or 1e300 in float64."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def cells_of(mask):
 
 
 def oracle(scores, cells, value, sinks=None):
-    """The definition in float64: answers by name, and the scores with −∞ in each cell that is forbidden."""
+    """The definition in float64: measures by name, and the scores with −∞ in each cell that is forbidden."""
     cells = cells & (scores > -inf)
     masked = scores.masked_fill(~cells, -inf)
     sink = scores.new_full((), -inf) if sinks is None else sinks[:, None]
@@ -78,7 +78,7 @@ def oracle(scores, cells, value, sinks=None):
     denominator = numerator.sum(-1) + (sink - highest).exp()
     denominator = denominator.where(denominator > 0, 1.0)
     P = numerator / denominator[..., None]
-    answers = {
+    measures = {
         "output": P @ value,
         "weights": P,
         "entropy": -(P * P.where(P > 0, 1.0).log()).sum(-1),
@@ -88,10 +88,10 @@ def oracle(scores, cells, value, sinks=None):
         "max score": masked.amax(-1),
         "topk": P.sort(-1, descending=True).values[..., :4],
     }
-    return answers, masked
+    return measures, masked
 
 
-def answers_of(attended):
+def measures_of(attended):
     actual = {"output": attended.output, "weights": attended.weights.dense(), **attended.measured}
     actual["weights"] = actual.pop("cells", actual["weights"])
     if "max" in actual:
@@ -100,18 +100,18 @@ def answers_of(attended):
     return actual
 
 
-def gradients(answers, leaves):
-    """Those of a small multiple of the answers added up, so that none leaves the range of float32."""
-    finite = [part.double().masked_fill(~part.isfinite(), 0.0) for part in answers]
+def gradients(measures, leaves):
+    """Gradients of a small multiple of the sum of the measures, so that none leaves the range of float32."""
+    finite = [part.double().masked_fill(~part.isfinite(), 0.0) for part in measures]
     loss = sum((part * torch.linspace(0.5, 1.5, part.numel()).view(part.shape)).sum() for part in finite) / 1024
     return torch.autograd.grad(loss, list(leaves), allow_unused=True, materialize_grads=True)
 
 
-def close(name, actual, truth, rtol, atol):
+def close(name, actual, expected, rtol, atol):
     """The same infinities, and else equal but for the last digits."""
-    infinite = ~truth.isfinite()
-    assert torch.equal(actual.double()[infinite], truth[infinite]), name
-    pair = (part.detach().double().masked_fill(infinite, 0.0) for part in (actual, truth))
+    infinite = ~expected.isfinite()
+    assert torch.equal(actual.double()[infinite], expected[infinite]), name
+    pair = (part.detach().double().masked_fill(infinite, 0.0) for part in (actual, expected))
     torch.testing.assert_close(*pair, rtol=rtol, atol=atol, msg=lambda text: f"{name}: {text}")
 
 
@@ -137,16 +137,16 @@ def check(kernel, form, mask, pattern, dtype, holes=False):
     attended = attend(
         query, key, value, mask=RULES[mask], score=score, scale=1.0, measure=requested, kernel=KERNELS[kernel]
     )
-    actual = answers_of(attended)
+    actual = measures_of(attended)
 
     exact = {name: tensor.detach().double().requires_grad_() for name, tensor in leaves.items()}
     scores = (exact["query"] @ exact["key"].mT).expand(SHAPE) if form == "product" else exact["table"]
-    truth, masked = oracle(scores, cells, exact["value"], exact["sinks"] if "sinks" in form else None)
+    reference, masked = oracle(scores, cells, exact["value"], exact["sinks"] if "sinks" in form else None)
     digits = 1e-12 if dtype == torch.float64 else 1e-6
     assert (actual["weights"][masked == -inf] == 0).all()
     close("scores", attended.weights.scores.dense(), masked, digits, 0.0)
-    for name in actual.keys() & truth.keys():
-        close(name, actual[name], truth[name], digits, digits)
+    for name in actual.keys() & reference.keys():
+        close(name, actual[name], reference[name], digits, digits)
     if "indices" in actual:
         at = actual["indices"]
         assert torch.equal((at >= 0).sum(-1), (masked > -inf).sum(-1).clamp(max=4))
@@ -156,11 +156,12 @@ def check(kernel, form, mask, pattern, dtype, holes=False):
     if pattern == "rising" and "topk" in actual:  # else which of the highest gets the gradient is anyone's choice
         names |= {"max weight", "max score", "topk"}
     pairs = (
-        gradients([by[name] for name in sorted(names)], of.values()) for by, of in ((actual, leaves), (truth, exact))
+        gradients([by[name] for name in sorted(names)], of.values())
+        for by, of in ((actual, leaves), (reference, exact))
     )
-    for name, ours, expected in zip(leaves, *pairs, strict=True):
+    for name, result, expected in zip(leaves, *pairs, strict=True):
         size = biggest if name == "query" and form == "product" else 1.0  # the sum of scores, each times a small number
-        close(f"gradient of {name}", ours, expected, digits, digits / 64 * size)
+        close(f"gradient of {name}", result, expected, digits, digits / 64 * size)
 
 
 @pytest.mark.parametrize(
@@ -205,22 +206,22 @@ def check_sinks(kernel, scores, sinks):
     value = torch.randn(1, HEADS, KEYS, 3, generator=random)
     mask = Causal() & GRAPH & Padding(torch.tensor([KEYS - 2]))
     score, requested = Sinks(ScaledDotProduct(), logits), ["entropy", "lse", "received", "max", TopK(4)]
-    actual = answers_of(
+    actual = measures_of(
         attend(query, key, value, mask=mask, score=score, scale=1.0, measure=requested, kernel=KERNELS[kernel])
     )
 
     exact = [tensor.detach().double().requires_grad_() for tensor in (query, key, logits)]
     cells = to_dense(mask, (1, HEADS, QUERIES, KEYS))
-    truth, _ = oracle(exact[0] @ exact[1].mT, cells, value.double(), exact[2])
+    reference, _ = oracle(exact[0] @ exact[1].mT, cells, value.double(), exact[2])
     for name in ("weights", "entropy", "lse", "received", "max weight", "topk", "output"):
         cancels = name in ("entropy", "output")  # as positive and negative terms do
-        close(name, actual[name], truth[name], rtol=1e-6, atol=5e-7 if cancels else 1e-30)
+        close(name, actual[name], reference[name], rtol=1e-6, atol=5e-7 if cancels else 1e-30)
     pairs = (
-        gradients([answers[name] for name in ("output", "entropy", "lse", "received")], of)
-        for answers, of in ((actual, (query, key, logits)), (truth, exact))
+        gradients([measures[name] for name in ("output", "entropy", "lse", "received")], of)
+        for measures, of in ((actual, (query, key, logits)), (reference, exact))
     )
-    for ours, expected, size in zip(*pairs, (max(1.0, abs(scores)), 1.0, 1.0), strict=True):
-        close("gradient", ours, expected, rtol=1e-5, atol=1e-8 * size)
+    for result, expected, size in zip(*pairs, (max(1.0, abs(scores)), 1.0, 1.0), strict=True):
+        close("gradient", result, expected, rtol=1e-5, atol=1e-8 * size)
 
 
 @pytest.mark.parametrize("kernel", ["blockwise", "reference"])
@@ -240,11 +241,11 @@ def check_product_with_scores(mask, kernel):
         actual = attend(query, key, key, **inputs).measured["total"]
         exact = key.detach().double().requires_grad_()
         scores = (query.double() @ exact.mT).expand(SHAPE)
-        truth = (oracle(scores, cells_of(mask), exact)[0]["weights"] * scores).sum((-1, -2))
-        close("total", actual, truth, rtol=1e-5, atol=1e-5 * size)
-        pairs = (torch.autograd.grad(answer.sum(), leaf) for answer, leaf in ((actual, key), (truth, exact)))
-        for ours, expected in zip(*pairs, strict=True):
-            close("gradient", ours, expected, rtol=1e-4, atol=1e-5 * size)
+        reference = (oracle(scores, cells_of(mask), exact)[0]["weights"] * scores).sum((-1, -2))
+        close("total", actual, reference, rtol=1e-5, atol=1e-5 * size)
+        pairs = (torch.autograd.grad(measure.sum(), leaf) for measure, leaf in ((actual, key), (reference, exact)))
+        for result, expected in zip(*pairs, strict=True):
+            close("gradient", result, expected, rtol=1e-4, atol=1e-5 * size)
 
 
 @pytest.mark.parametrize("kernel", RUNNING)
@@ -255,10 +256,10 @@ def test_a_loss_on_the_maximum_may_train_sinks_alone(kernel, part):
     logits = torch.tensor([0.5, -1.0]).requires_grad_()
     score = Sinks(ScaledDotProduct(), logits)
     actual = attend(query, key, key, mask=GRAPH, score=score, measure="max", kernel=KERNELS[kernel]).measured["max"]
-    (ours,) = torch.autograd.grad(getattr(actual, part).sum() + 0.0 * logits.sum(), logits)
+    (result,) = torch.autograd.grad(getattr(actual, part).sum() + 0.0 * logits.sum(), logits)
 
     exact = logits.detach().double().requires_grad_()
     cells = to_dense(GRAPH, (1, HEADS, QUERIES, KEYS))
-    truth, _ = oracle(query.double() @ key.double().mT / 2, cells, key.double(), exact)
-    (expected,) = torch.autograd.grad(truth[f"max {part}"].sum() + 0.0 * exact.sum(), exact)
-    close("gradient", ours, expected, rtol=1e-5, atol=1e-6)
+    reference, _ = oracle(query.double() @ key.double().mT / 2, cells, key.double(), exact)
+    (expected,) = torch.autograd.grad(reference[f"max {part}"].sum() + 0.0 * exact.sum(), exact)
+    close("gradient", result, expected, rtol=1e-5, atol=1e-6)

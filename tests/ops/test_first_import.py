@@ -1,4 +1,4 @@
-"""``regard.ops`` is loaded when it is first used, wherever that is: nothing of the place may stay in it."""
+"""``regard.ops`` is imported on first use: the modes and transforms at that point must not affect it."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def grad(x):
 def vmap(x):
     torch.vmap(lambda x: regard.attend(x, x, x, kernel="reference").output)(x[None])
 
-def program(*given):
-    att = regard.attend(*given, mask=regard.Causal(), measure="entropy", kernel="blockwise")
+def program(*inputs):
+    att = regard.attend(*inputs, mask=regard.Causal(), measure="entropy", kernel="blockwise")
     return att.output.square().sum() + att.measured["entropy"].sum()
 
-def gradients(function, given):
-    return [part.flatten().tolist() for part in torch.autograd.grad(function(*given), given)]
+def gradients(function, inputs):
+    return [part.flatten().tolist() for part in torch.autograd.grad(function(*inputs), inputs)]
 
-def used_first(place):
-    place(torch.randn(1, 2, 6, 4))
-    given = [torch.randn(1, 2, 6, 4).requires_grad_() for _ in range(3)]
+def first_used_in(context):
+    context(torch.randn(1, 2, 6, 4))
+    inputs = [torch.randn(1, 2, 6, 4).requires_grad_() for _ in range(3)]
     compiled = torch.compile(program, backend="aot_eager")
-    return {"eager": gradients(program, given), "compiled": gradients(compiled, given)}
+    return {"eager": gradients(program, inputs), "compiled": gradients(compiled, inputs)}
 
 opened, sizes, started = [], [], []
 
@@ -45,23 +45,24 @@ STARTS = "ctypes.dlopen", "subprocess.Popen", "os.system", "os.posix_spawn"
 
 class Watch(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        found = function(*args, **(kwargs or {}))
-        sizes.extend(each.untyped_storage().nbytes() for each in [found] if isinstance(each, torch.Tensor))
-        return found
+        result = function(*args, **(kwargs or {}))
+        sizes.extend(each.untyped_storage().nbytes() for each in [result] if isinstance(each, torch.Tensor))
+        return result
 
 def watched():
-    torch.backends.cpu.get_cpu_capability = lambda: "AVX512"  # where it matters who made the processor
+    torch.backends.cpu.get_cpu_capability = lambda: "AVX512"  # for which the manufacturer of the processor matters
     torch.backends.mkldnn.is_available = torch.backends.mkl.is_available = lambda: True
-    sys.addaudithook(lambda event, given: opened.append(str(given[0])) if event == "open" else None)
-    sys.addaudithook(lambda event, given: started.append(event) if event in STARTS else None)
+    sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
+    sys.addaudithook(lambda event, args: started.append(event) if event in STARTS else None)
     with Watch():
         import regard.ops
         torch.ones(3)
     by_import = list(started)
     ctypes.CDLL(None)
-    return {"opened": opened, "sizes": sizes, "started": by_import, "seen": started}
+    return {"opened": opened, "sizes": sizes, "started": by_import, "all_started": started}
 
-children = {place.__name__: lambda place=place: used_first(place) for place in (inference_mode, grad, vmap)}
+contexts = (inference_mode, grad, vmap)
+children = {context.__name__: lambda context=context: first_used_in(context) for context in contexts}
 for name, run in {**children, "watched": watched}.items():
     if not os.fork():
         assert "regard.ops" not in sys.modules
@@ -77,16 +78,18 @@ for name, run in {**children, "watched": watched}.items():
 
 @pytest.fixture(scope="module")
 def reports():
-    """What each of several processes found after a first import of its own; they share the seconds that torch takes."""
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return {each["name"]: each for each in map(json.loads, done.stdout.splitlines())}
+    """The reports of processes that each import regard.ops first; they are forked after the import of torch."""
+    completed = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM], capture_output=True, text=True, check=False
+    )
+    assert completed.returncode == 0, completed.stderr
+    return {each["name"]: each for each in map(json.loads, completed.stdout.splitlines())}
 
 
-@pytest.mark.parametrize("place", ["inference_mode", "grad", "vmap"])
-def test_compiled_gradients_are_right_wherever_the_library_was_first_imported(reports, place):
-    assert "error" not in reports[place], reports[place]["error"]
-    for eager, compiled in zip(reports[place]["eager"], reports[place]["compiled"], strict=True):
+@pytest.mark.parametrize("context", ["inference_mode", "grad", "vmap"])
+def test_compiled_gradients_are_right_wherever_the_library_was_first_imported(reports, context):
+    assert "error" not in reports[context], reports[context]["error"]
+    for eager, compiled in zip(reports[context]["eager"], reports[context]["compiled"], strict=True):
         assert compiled == pytest.approx(eager, rel=1e-5, abs=1e-6)
         assert any(abs(number) > 0.01 for number in compiled)
 
@@ -100,5 +103,5 @@ def test_the_import_reads_nothing_of_the_machine_and_makes_no_large_tensor(repor
 
 
 def test_the_import_loads_no_library_and_starts_no_compiler(reports):
-    assert reports["watched"]["seen"] == ["ctypes.dlopen"]  # the test's own
+    assert reports["watched"]["all_started"] == ["ctypes.dlopen"]  # the test's own
     assert reports["watched"]["started"] == []

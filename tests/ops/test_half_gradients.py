@@ -1,4 +1,4 @@
-"""Gradients of tensors in half precision: added up in float32 and rounded once, whatever holds the tensor."""
+"""Gradients of tensors in half precision: summed in float32 and rounded once, for every rule that holds a tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What masks say about ranges of keys must hold for their cells; the cells themselves are checked with the kernels."""
+"""The key ranges that masks declare hold for their cells; the cells themselves are checked with the kernels."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_negation_skips_what_it_forbids_for_certain():
     assert (~Window(1, 1)).key_range(tile) == (0, 9)
 
 
-def test_a_mask_that_does_not_fit_is_not_converted():
+def test_an_incompatible_mask_is_not_converted():
     with pytest.raises(InvalidArgument, match="lengths"):
         to_dense(Padding(torch.tensor([1, 3])), (1, 1, 2, 3))
     with pytest.raises(InvalidType, match=r"shape: expected \(batch, heads, queries, keys\), got \(5, 5\)"):
@@ -127,7 +127,7 @@ def test_document_ids_may_be_bytes_and_those_of_queries_may_be_shared_by_the_bat
     torch.testing.assert_close(actual, expected)
 
 
-def test_there_is_at_least_one_span():
+def test_spans_have_at_least_one_range():
     none = torch.zeros(1, 1, 4, 0, dtype=torch.int64)
     with pytest.raises(InvalidArgument, match="with at least one span"):
         Spans(none, none)

@@ -132,7 +132,7 @@ def test_rows_with_fewer_than_k_keys_are_filled_with_zero_and_minus_one():
     assert (topk.values[topk.indices < 0] == 0).all()
 
 
-def test_matrices_with_fewer_than_k_keys_are_too():
+def test_matrices_with_fewer_than_k_keys_are_padded_too():
     query = torch.randn(1, 1, 4, 4)
     topk = weights(query, query, mask=masks.Causal()).topk(6)
     assert topk.values.shape == topk.indices.shape == (1, 1, 4, 6)
@@ -216,9 +216,9 @@ def test_a_score_of_minus_infinity_forbids_as_a_mask_does(kernel):
     assert torch.equal(actual.weights.topk(2).indices, masked.weights.topk(2).indices)
     pairs = [(actual.output, masked.output)]
     pairs += [(actual.measured[name], masked.measured[name]) for name in actual.measured]
-    for ours, expected in pairs:
-        torch.testing.assert_close(ours, expected)
-        sums = [result[result.isfinite()].sum() for result in (ours, expected)]
+    for value, expected in pairs:
+        torch.testing.assert_close(value, expected)
+        sums = [result[result.isfinite()].sum() for result in (value, expected)]
         torch.testing.assert_close(*(torch.autograd.grad(each, tensors[:2], retain_graph=True) for each in sums))
 
 
@@ -270,9 +270,9 @@ def test_mass_takes_masks_that_do_not_depend_on_keys(mask):
 
 def test_mass_counts_positions_in_a_part_as_in_the_whole():
     W = weights(torch.randn(2, 3, 20, 4), torch.randn(2, 3, 30, 4))
-    whole = W.measure(Mass(masks.Window(3, 1)))["mass"]
+    full = W.measure(Mass(masks.Window(3, 1)))["mass"]
     part = W.at(heads=[2, 0], queries=[17, 4]).measure(Mass(masks.Window(3, 1)))["mass"]
-    torch.testing.assert_close(part, whole[:, [2, 0]][:, :, [17, 4]])
+    torch.testing.assert_close(part, full[:, [2, 0]][:, :, [17, 4]])
 
 
 def test_divergence_is_the_sum_of_its_definition():

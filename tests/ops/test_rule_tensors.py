@@ -47,19 +47,19 @@ SCORES = {  # the score built around a rule, and its formula, from the rule's ow
         lambda own, dot: 5 * ((dot + own) / 5).tanh(),
     ),
 }
-MEASURES = {  # what to measure, and which answers to expect, in order
+MEASURES = {  # what to measure, and the expected results in order
     "alone": (lambda rule: rule, ["own"]),
     "in a list": (lambda rule: ["entropy", rule], ["entropy", "own"]),
     "in a dict": (lambda rule: {"a": rule, "b": "entropy", "c": rule}, ["own", "entropy", "own"]),
 }
 BASES = {"score": Scaled, "measure": Squares}
-CASES = [("score", place) for place in SCORES] + [("measure", place) for place in MEASURES]
+CASES = [("score", combination) for combination in SCORES] + [("measure", combination) for combination in MEASURES]
 
 
-def compute(kernel, tensors, kind, place, rule):
+def compute(kernel, tensors, kind, combination, rule):
     """The output and the measurements, from a kernel or from a view."""
-    score = SCORES[place][0](rule) if kind == "score" else None
-    measure = MEASURES[place][0](rule) if kind == "measure" else "entropy"
+    score = SCORES[combination][0](rule) if kind == "score" else None
+    measure = MEASURES[combination][0](rule) if kind == "measure" else "entropy"
     if kernel == "view":
         W = weights(*tensors[:2], score=score, scale=0.5)
         return [W @ tensors[2], *W.measure(measure).values()]
@@ -67,12 +67,12 @@ def compute(kernel, tensors, kind, place, rule):
     return [att.output, *att.measured.values()]
 
 
-def truth(tensors, kind, place, stored):
+def exact_results(tensors, kind, combination, stored):
     """The same, from the dense formula."""
     query, key, value = tensors
     dot = query @ key.mT * 0.5
-    scores = SCORES[place][1](dot * stored[:, None, None], dot) if kind == "score" else dot
-    sinks = LOGITS if place in ("with sinks", "two deep") else torch.full((HEADS,), -inf, dtype=dot.dtype)
+    scores = SCORES[combination][1](dot * stored[:, None, None], dot) if kind == "score" else dot
+    sinks = LOGITS if combination in ("with sinks", "two deep") else torch.full((HEADS,), -inf, dtype=dot.dtype)
     with_sinks = torch.cat((scores, sinks[:, None, None].expand(*scores.shape[:3], 1)), -1)
     weights = with_sinks.softmax(-1)[..., :-1]
     expected_measures = {
@@ -81,7 +81,7 @@ def truth(tensors, kind, place, stored):
     }
     return [
         weights @ value,
-        *(expected_measures[name] for name in (MEASURES[place][1] if kind == "measure" else ["entropy"])),
+        *(expected_measures[name] for name in (MEASURES[combination][1] if kind == "measure" else ["entropy"])),
     ]
 
 
@@ -101,11 +101,11 @@ def check(kernel, holder, case, computed, inputs):
         actual = compute(kernel, tensors, *case, rule)
     except InvalidArgument as error:
         return error
-    expected, leaves = truth(tensors, *case, stored), [leaf, *(tensors if inputs else ())]
+    expected, leaves = exact_results(tensors, *case, stored), [leaf, *(tensors if inputs else ())]
     torch.testing.assert_close(actual, expected)
-    ours, theirs = gradients(actual, leaves), gradients(expected, leaves)
-    assert ours[0] is not None
-    torch.testing.assert_close(ours, theirs)
+    result, reference = gradients(actual, leaves), gradients(expected, leaves)
+    assert result[0] is not None
+    torch.testing.assert_close(result, reference)
     assert holder not in SUPPORTED or rule.stored() is stored
     return None
 
@@ -143,7 +143,7 @@ def test_a_tensor_that_needs_no_gradient_may_be_held_anywhere(mode, kernel, case
     for holder, case in cases:
         with subtests.test(holder=holder, case=case):
             stored = nn.Parameter(numbers(HEADS, seed=5)).requires_grad_(not constant)
-            expected = truth(tensors, *case, stored)
+            expected = exact_results(tensors, *case, stored)
             with mode():
                 actual = compute(kernel, tensors, *case, HOLDERS[holder](BASES[case[0]], stored))
             torch.testing.assert_close(actual, expected)
@@ -160,22 +160,22 @@ MASKS = {
 }
 
 
-def mask_of(holder, place, stored, base=Below):
-    return MASKS[place](HOLDERS[holder](base, stored), Causal(), Window(1, 0))
+def mask_of(holder, combination, stored, base=Below):
+    return MASKS[combination](HOLDERS[holder](base, stored), Causal(), Window(1, 0))
 
 
-def cells_of(place, stored):
+def cells_of(combination, stored):
     distance = torch.arange(KEYS) - torch.arange(QUERIES)[:, None] - (KEYS - QUERIES)
     below = (torch.arange(KEYS) < stored[:, None, None]).expand(HEADS, QUERIES, KEYS)
-    return MASKS[place](below, distance <= 0, (distance <= 0) & (distance >= -1))
+    return MASKS[combination](below, distance <= 0, (distance <= 0) & (distance >= -1))
 
 
-@pytest.mark.parametrize("place", MASKS)
-def test_a_view_is_stale_once_a_tensor_held_by_its_mask_changes(place, subtests):
+@pytest.mark.parametrize("combination", MASKS)
+def test_a_view_is_stale_once_a_tensor_held_by_its_mask_changes(combination, subtests):
     for holder in SUPPORTED:
         with subtests.test(holder=holder):
             stored, tensors = torch.tensor([5, 8]), [tensor.clone().requires_grad_() for tensor in TENSORS]
-            mask = mask_of(holder, place, stored)
+            mask = mask_of(holder, combination, stored)
             W, output = weights(*tensors[:2], mask=mask), attend(*tensors, mask=mask, kernel=BLOCKWISE).output
             W.entropy()
             stored.add_(1)
@@ -185,8 +185,8 @@ def test_a_view_is_stale_once_a_tensor_held_by_its_mask_changes(place, subtests)
                 output.sum().backward()
 
 
-@pytest.mark.parametrize("place", MASKS)
-def test_a_mask_reads_its_tensors_again_once_they_change(place, subtests):
+@pytest.mark.parametrize("combination", MASKS)
+def test_a_mask_reads_its_tensors_again_once_they_change(combination, subtests):
     class UpTo(Below):
         def summarize(self):
             return int(self.stored().max())
@@ -196,11 +196,11 @@ def test_a_mask_reads_its_tensors_again_once_they_change(place, subtests):
 
     for holder in SUPPORTED:
         stored = torch.tensor([3, 4])
-        mask = mask_of(holder, place, stored, UpTo)
+        mask = mask_of(holder, combination, stored, UpTo)
         for change in range(2):
             with subtests.test(holder=holder, change=change):
                 actual = attend(*TENSORS, mask=mask, kernel=BLOCKWISE).output
-                expected = scaled_dot_product_attention(*TENSORS, attn_mask=cells_of(place, stored))
+                expected = scaled_dot_product_attention(*TENSORS, attn_mask=cells_of(combination, stored))
                 torch.testing.assert_close(actual, expected)
             stored.add_(4)
 
@@ -213,27 +213,27 @@ def reachable(content):
     return [tensor for part in parts for tensor in reachable(part)]
 
 
-@pytest.mark.parametrize("place", MASKS)
-def test_moving_a_mask_moves_every_tensor_that_it_holds(place, subtests):
+@pytest.mark.parametrize("combination", MASKS)
+def test_moving_a_mask_moves_every_tensor_that_it_holds(combination, subtests):
     for holder in SUPPORTED:
         with subtests.test(holder=holder):
-            mask = mask_of(holder, place, torch.tensor([5, 8]))
+            mask = mask_of(holder, combination, torch.tensor([5, 8]))
             moved = mask.to(torch.device("meta"))
             assert {tensor.device.type for tensor in reachable(moved)} == {"meta"}
             assert {tensor.device.type for tensor in reachable(mask)} == {"cpu"}
 
 
 @pytest.mark.parametrize(
-    ("place", "kernel", "cases"), grouped(pairwise(MASKS, ["reference", BLOCKWISE, None], HOLDERS), 2)
+    ("combination", "kernel", "cases"), grouped(pairwise(MASKS, ["reference", BLOCKWISE, None], HOLDERS), 2)
 )
-def test_a_mask_may_compare_with_a_tensor_that_requires_grad(place, kernel, cases, subtests):
+def test_a_mask_may_compare_with_a_tensor_that_requires_grad(combination, kernel, cases, subtests):
     tensors = [tensor.clone().requires_grad_() for tensor in TENSORS]
     for (holder,) in cases:
         with subtests.test(holder=holder):
             stored = nn.Parameter(torch.tensor([5.5, 8.5]))
-            expected = scaled_dot_product_attention(*tensors, attn_mask=cells_of(place, stored))
-            actual = attend(*tensors, mask=mask_of(holder, place, stored), kernel=kernel).output
+            expected = scaled_dot_product_attention(*tensors, attn_mask=cells_of(combination, stored))
+            actual = attend(*tensors, mask=mask_of(holder, combination, stored), kernel=kernel).output
             torch.testing.assert_close(actual, expected)
-            *ours, nothing = gradients([actual], [*tensors, stored])
-            torch.testing.assert_close(ours, list(gradients([expected], tensors)))
+            *result, nothing = gradients([actual], [*tensors, stored])
+            torch.testing.assert_close(result, list(gradients([expected], tensors)))
             assert nothing is None or not nothing.any()

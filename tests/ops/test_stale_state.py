@@ -1,4 +1,4 @@
-"""What a rule has read of its tensors must not outlive a change of them, by whatever route they are changed."""
+"""Values that a rule has read of its tensors are not used after any change of the tensors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ EVERY_MASK = pytest.mark.parametrize("mask", MASKS)
 
 
 def case(mask, grows):
-    """How the mask is made, the tensors that it is made of, those that they are to become, and the truth of both."""
+    """A function that makes the mask, its tensors before and after a change, and the expected results of both."""
     make, cells = MASKS[mask]
     before, after = STATES[mask] if grows else STATES[mask][::-1]
     stored = [torch.from_numpy(tensor.numpy().copy()) for tensor in before]
@@ -69,9 +69,9 @@ def dense(cells, batch=2):
     return P, -torch.special.xlogy(P, P).sum(-1)
 
 
-def check(mask, truth):
+def check(mask, expected):
     """Compare what the next call gives with the definition."""
-    P, entropy = truth
+    P, entropy = expected
     query, key = QUERY[: len(P)], KEY[: len(P)]
     attended = attend(query, key, key, mask=mask, measure="entropy", kernel="blockwise")
     torch.testing.assert_close(attended.measured["entropy"], entropy)
@@ -91,7 +91,7 @@ def by_numpy(tensor, new):
 
 
 @EVERY_MASK
-def test_the_next_call_with_a_mask_sees_what_its_tensors_hold_now(mask, subtests):
+def test_the_next_call_with_a_mask_uses_the_new_values_of_its_tensors(mask, subtests):
     for grows, change in product([True, False], [in_place, by_data, by_numpy]):
         with subtests.test(grows=grows, change=change.__name__):
             check_changed(mask, grows, change)
@@ -115,7 +115,7 @@ def check_changed(mask, grows, change):
 
 @pytest.mark.parametrize("grows", [True, False], ids=["grows", "shrinks"])
 @EVERY_MASK
-def test_a_mask_made_in_inference_mode_sees_what_its_tensors_hold_now(mask, grows):
+def test_a_mask_made_in_inference_mode_uses_the_new_values_of_its_tensors(mask, grows):
     make, stored, after, old, new = case(mask, grows)
     with torch.inference_mode():
         stored = [tensor.clone() for tensor in stored]
@@ -131,7 +131,7 @@ def pickled(content):
 
 
 @EVERY_MASK
-def test_a_copy_of_a_mask_sees_what_its_own_tensors_hold(mask, subtests):
+def test_a_copy_of_a_mask_uses_the_values_of_its_own_tensors(mask, subtests):
     for grows, duplicate in product([True, False], [copy.deepcopy, pickled]):
         with subtests.test(grows=grows, duplicate=duplicate.__name__):
             check_copy(mask, grows, duplicate)
@@ -201,11 +201,11 @@ def test_documents_may_be_numbered_by_hashes(seed, of_queries):
         query_ids = ids
     mask = Documents(ids, query_ids) if of_queries else Documents(ids)
     cells = ((query_ids[:, :, None] == ids[:, None]) & (ids[:, None] >= 0))[:, None]
-    truth = dense(cells, 5)
-    check(mask, truth)
+    expected = dense(cells, 5)
+    check(mask, expected)
     W = weights(QUERY, KEY, mask=mask)
-    torch.testing.assert_close(W.entropy(), truth[1])
-    torch.testing.assert_close(W.at(batch=4, queries=slice(5, 8)).entropy(), truth[1][4:, :, 5:8])
+    torch.testing.assert_close(W.entropy(), expected[1])
+    torch.testing.assert_close(W.at(batch=4, queries=slice(5, 8)).entropy(), expected[1][4:, :, 5:8])
 
 
 @pytest.mark.parametrize("part", ["query", "key", "bias"])

@@ -1,4 +1,4 @@
-"""A subclass that overrides a rule is served by its own rule, without the hints that belong to its parent's."""
+"""A subclass that overrides a rule is computed by its own rule, without the hints of its parent."""
 
 from __future__ import annotations
 
@@ -54,56 +54,63 @@ GRAPH = Neighbours(*LINKED.nonzero().T)
 
 MASKS = {name: as_mask(mask) for name, mask in masks(*SHAPE).items() if mask is not None}
 CHANGES = {
-    "narrower": lambda seen, query, key: seen & ((query + key) % 2 == 0),
-    "wider": lambda seen, query, key: seen | ((query + 2 * key) % 3 == 0),
-    "inverted": lambda seen, query, key: ~seen,
+    "narrower": lambda visible, query, key: visible & ((query + key) % 2 == 0),
+    "wider": lambda visible, query, key: visible | ((query + 2 * key) % 3 == 0),
+    "inverted": lambda visible, query, key: ~visible,
 }
-MASK_PLACES = {
-    "alone": lambda rule, seen: (rule, seen),
-    "not": lambda rule, seen: (~rule, ~seen),
-    "and": lambda rule, seen: (rule & Causal(), seen & (KEY <= QUERY + OFFSET)),
-    "or": lambda rule, seen: (Window(2, 0) | rule, seen | ((KEY <= QUERY + OFFSET) & (KEY >= QUERY + OFFSET - 2))),
-    "on a graph": lambda rule, seen: (GRAPH & rule, seen & LINKED),
+MASK_COMBINATIONS = {
+    "alone": lambda rule, visible: (rule, visible),
+    "not": lambda rule, visible: (~rule, ~visible),
+    "and": lambda rule, visible: (rule & Causal(), visible & (KEY <= QUERY + OFFSET)),
+    "or": lambda rule, visible: (
+        Window(2, 0) | rule,
+        visible | ((KEY <= QUERY + OFFSET) & (KEY >= QUERY + OFFSET - 2)),
+    ),
+    "on a graph": lambda rule, visible: (GRAPH & rule, visible & LINKED),
 }
 
 
 @cache
-def seen(name):
+def visible(name):
     return allowed(name, *SHAPE, OFFSET)
 
 
 def changed(rule, change, way="in a subclass"):
-    return subclass(rule, "allowed", lambda self, seen, tile: CHANGES[change](seen, tile.q_idx, tile.kv_idx), way)
+    return subclass(rule, "allowed", lambda self, visible, tile: CHANGES[change](visible, tile.q_idx, tile.kv_idx), way)
 
 
-@pytest.mark.parametrize(("place", "way", "cases"), grouped(pairwise(MASK_PLACES, WAYS, CHANGES, MASKS), 2))
-def test_a_subclass_of_a_mask_with_its_own_allowed_gets_its_own_weights(place, way, cases, subtests):
+@pytest.mark.parametrize(("combination", "way", "cases"), grouped(pairwise(MASK_COMBINATIONS, WAYS, CHANGES, MASKS), 2))
+def test_a_subclass_of_a_mask_with_its_own_allowed_gets_its_own_weights(combination, way, cases, subtests):
     for change, name in cases:
         with subtests.test(change=change, mask=name):
-            mask, cells = MASK_PLACES[place](changed(MASKS[name], change, way), CHANGES[change](seen(name), QUERY, KEY))
+            mask, cells = MASK_COMBINATIONS[combination](
+                changed(MASKS[name], change, way), CHANGES[change](visible(name), QUERY, KEY)
+            )
             kernel_names = check(cells, mask=mask)
-            assert {"blockwise", "reference"} | ({"sparse"} if place == "on a graph" else set()) <= set(kernel_names)
+            assert {"blockwise", "reference"} | ({"sparse"} if combination == "on a graph" else set()) <= set(
+                kernel_names
+            )
 
 
 @pytest.mark.parametrize(
-    ("place", "cases"), grouped(list(product(["alone", "not", "and", "or"], WAYS, ["narrower", "wider"])))
+    ("combination", "cases"), grouped(list(product(["alone", "not", "and", "or"], WAYS, ["narrower", "wider"])))
 )
-def test_sdpa_is_not_given_a_large_mask_whose_subclass_depends_on_the_query(place, cases, subtests):
+def test_sdpa_is_not_given_a_large_mask_whose_subclass_depends_on_the_query(combination, cases, subtests):
     for way, change in cases:
         with subtests.test(way=way, change=change):
-            check_large_masks(change, way, place)
+            check_large_masks(change, way, combination)
 
 
-def check_large_masks(change, way, place):
+def check_large_masks(change, way, combination):
     long, keys, lengths = torch.zeros(1, 1, 3000, 4), torch.ones(3000, dtype=torch.bool), Padding(torch.tensor([2000]))
     for rule in (lengths, Padding(keys[None]), DenseMask(keys), DenseMask(keys[:1])):
-        mine = changed(rule, change, way)
+        changed_rule = changed(rule, change, way)
         mask = {
-            "alone": mine,
-            "not": ~mine,
-            "and": lengths & mine,
-            "or": mine | lengths,
-        }[place]
+            "alone": changed_rule,
+            "not": ~changed_rule,
+            "and": lengths & changed_rule,
+            "or": changed_rule | lengths,
+        }[combination]
         inputs = KernelInputs(long, make_request(long, long, mask=mask), {})
         assert next(Sdpa().inefficient_reasons(inputs)).startswith("the mask would need a dense (1, 1, 3000, 3000) ten")
         assert select_kernel(inputs).name == "blockwise"
@@ -113,16 +120,16 @@ def layout(mask):
     """Where the blocks of the streaming kernel lie, and in which keys each of them masks nothing."""
     request = make_request(*TENSORS[:2], mask=mask)
     streams = partition(request, replace(CPU, rows=5), 1)
-    return [(place.index, place.full_key_range()) for stream in streams for place in stream]
+    return [(block.index, block.full_key_range()) for stream in streams for block in stream]
 
 
 def test_a_subclass_that_keeps_allowed_keeps_all_hints(subtests):
     for name, rule in MASKS.items():
         with subtests.test(mask=name):
-            mine = object.__new__(type("Mine", (type(rule),), {"__repr__": lambda self: "Mine()"}))
-            vars(mine).update(vars(rule))
-            assert layout(mine) == layout(rule)
-            assert mine.depends_on_query == rule.depends_on_query
+            changed_rule = object.__new__(type("Mine", (type(rule),), {"__repr__": lambda self: "Mine()"}))
+            vars(changed_rule).update(vars(rule))
+            assert layout(changed_rule) == layout(rule)
+            assert changed_rule.depends_on_query == rule.depends_on_query
 
 
 def test_hints_defined_with_the_rule_or_below_it_are_used():
@@ -163,54 +170,56 @@ RULES = {
         ScaledDotProduct() + Alibi(numbers(HEADS).abs()),
     )
 }
-SCORE_PLACES = {
+SCORE_COMBINATIONS = {
     "alone": (lambda rule: rule, lambda own, dot: own),
     "in a sum": (lambda rule: ScaledDotProduct() + rule, lambda own, dot: dot + own),
     "capped": (lambda rule: SoftCap(rule, 2.0), lambda own, dot: 2 * (own / 2).tanh()),
     "with sinks": (lambda rule: Sinks(rule, numbers(HEADS)), lambda own, dot: own),
 }
-OTHERS = list(SCORE_PLACES), ["none", "causal", "empty rows"]
+OTHERS = list(SCORE_COMBINATIONS), ["none", "causal", "empty rows"]
 TWICE = "Sinks", "with sinks"  # sinks may be given only once
 
 
-def check_score(name, override, way, place, mask, **stored):
+def check_score(name, override, way, combination, mask, **stored):
     """Compare a subclass of a score with the dense definition, in which an unchanged parent gives the raw scores."""
-    rule, (around, formula) = RULES[name], SCORE_PLACES[place]
-    mine = subclass(rule, "__call__", override, way, **stored)
-    sinks = numbers(HEADS) if "Sinks" in (name, type(around(mine)).__name__) else None
+    rule, (around, formula) = RULES[name], SCORE_COMBINATIONS[combination]
+    changed_rule = subclass(rule, "__call__", override, way, **stored)
+    sinks = numbers(HEADS) if "Sinks" in (name, type(around(changed_rule)).__name__) else None
 
     def dense(query, key, distance):
-        own = override(mine, rule(query, key, 0.5, WHOLE), query, key, 0.5, WHOLE)
+        own = override(changed_rule, rule(query, key, 0.5, WHOLE), query, key, 0.5, WHOLE)
         return formula(own, dot(query, key, query.shape[-1] ** -0.5))
 
-    rules = {"mask": MASKS.get(mask), "score": around(mine), "scale": 0.5}
+    rules = {"mask": MASKS.get(mask), "score": around(changed_rule), "scale": 0.5}
     leaves = [tensor for tensor in stored.values() if tensor.requires_grad]
-    assert check(seen(mask), dense, sinks, leaves, **rules) == ["blockwise", "reference"]
+    assert check(visible(mask), dense, sinks, leaves, **rules) == ["blockwise", "reference"]
 
 
 def test_every_score_of_the_library_is_subclassed():
     assert {type(rule) for rule in RULES.values()} == set(builtin_classes(Score))
 
 
-@pytest.mark.parametrize(("place", "cases"), grouped(pairwise(*OTHERS, RULES, WAYS)))
-def test_a_subclass_of_a_score_may_forbid_cells(place, cases, subtests):
+@pytest.mark.parametrize(("combination", "cases"), grouped(pairwise(*OTHERS, RULES, WAYS)))
+def test_a_subclass_of_a_score_may_forbid_cells(combination, cases, subtests):
     def override(self, scores, query, key, scale, tile):
         return scores + torch.where(((tile.q_idx + tile.kv_idx) % 3 == 0) | (tile.q_idx == 2), -inf, 0.0)
 
     for mask, name, way in cases:
-        if (name, place) != TWICE:
+        if (name, combination) != TWICE:
             with subtests.test(mask=mask, score=name, way=way):
-                check_score(name, override, way, place, mask)
+                check_score(name, override, way, combination, mask)
 
 
-@pytest.mark.parametrize(("place", "cases"), grouped(pairwise(*OTHERS, RULES, WAYS, [False, True])))
-def test_a_tensor_that_a_subclass_of_a_score_returns_is_never_written_to(place, cases, subtests):
+@pytest.mark.parametrize(("combination", "cases"), grouped(pairwise(*OTHERS, RULES, WAYS, [False, True])))
+def test_a_tensor_that_a_subclass_of_a_score_returns_is_never_written_to(combination, cases, subtests):
     for mask, name, way, learned in cases:
-        if (name, place) != TWICE:
+        if (name, combination) != TWICE:
             with subtests.test(mask=mask, score=name, way=way, learned=learned):
                 table = numbers(*SHAPE, seed=7).requires_grad_(learned)
                 before = table.detach().clone()
-                check_score(name, lambda self, scores, *call: call[-1].slice(self.own), way, place, mask, own=table)
+                check_score(
+                    name, lambda self, scores, *call: call[-1].slice(self.own), way, combination, mask, own=table
+                )
                 assert torch.equal(table, before)
 
 
@@ -224,10 +233,10 @@ def test_a_subclass_of_a_measure_with_its_own_compute_gets_its_own_result(way, s
 def check_measure(name, way):
     measure, cells = measures(QUERIES, KEYS)[name], LINKED.expand(SHAPE)
 
-    def tripled(self, answer, block):
-        return type(answer)(*(part * 3 for part in answer)) if isinstance(answer, tuple) else answer * 3
+    def tripled(self, result, block):
+        return type(result)(*(part * 3 for part in result)) if isinstance(result, tuple) else result * 3
 
-    def squares(self, answer, block):
+    def squares(self, result, block):
         return block.weights.square().sum(-2 if self.axis == "keys" else -1)
 
     def define(override):

@@ -1,4 +1,4 @@
-"""What torch does with programs: transform, checkpoint, cast, run on threads; compared with eager, dense attention."""
+"""Transforms, checkpointing, autocast and threads of torch, compared with eager, dense attention."""
 
 from __future__ import annotations
 

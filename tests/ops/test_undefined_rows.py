@@ -242,8 +242,8 @@ def check_rows_left_out(kernel, n, measure):
 
     keep = torch.arange(n) % 4 == 0
     exact = gradients(keep, torch.float64, Reference())
-    for actual, truth in zip(gradients(None, torch.float32, kernel), exact, strict=True):
-        torch.testing.assert_close(actual.double(), truth, rtol=1e-4, atol=1e-5)
+    for actual, reference in zip(gradients(None, torch.float32, kernel), exact, strict=True):
+        torch.testing.assert_close(actual.double(), reference, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kernel", ["reference", "blockwise", "native"])

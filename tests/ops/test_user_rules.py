@@ -1,4 +1,4 @@
-"""Rules in a file of the user's: every part of the library takes them as it takes its own."""
+"""User-defined rules in a file work in every part of the library like built-in ones."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_user_rules_give_the_results_and_gradients_of_their_formulas(user, kind,
 
 
 @pytest.mark.parametrize("kind", ["subclass", "scratch"])
-def test_kernels_that_cannot_compute_user_rules_say_so(user, kind):
+def test_kernels_refuse_unsupported_user_rules(user, kind):
     mask, score, measure, _ = rules(user, kind)
     refusing = [kernel for kernel in KERNELS if not kernel.supports(type(score))]
     assert len(refusing) == len(KERNELS) - 2  # blockwise and reference call any class
@@ -201,10 +201,11 @@ def test_user_rules_stay_correct_in_a_compiled_program(user, kind):
     torch._dynamo.reset()
     inputs = tensors()
     outputs = torch.compile(program, backend="aot_eager")(*inputs)
-    _, truth = formula(kind, inputs[0] * 2, *inputs[1:], learned)
-    torch.testing.assert_close(outputs, truth)
+    _, reference = formula(kind, inputs[0] * 2, *inputs[1:], learned)
+    torch.testing.assert_close(outputs, reference)
     pairs = (
-        torch.autograd.grad([part.square().sum() for part in parts], [*inputs, learned]) for parts in (outputs, truth)
+        torch.autograd.grad([part.square().sum() for part in parts], [*inputs, learned])
+        for parts in (outputs, reference)
     )
     torch.testing.assert_close(*pairs)
 
@@ -250,7 +251,7 @@ def test_user_rules_are_listed_and_known_by_name(user):
 
 
 @pytest.mark.parametrize("kind", ["subclass", "scratch"])
-def test_user_rules_pass_the_check_that_users_run(user, kind):
+def test_user_rules_pass_regard_testing_check(user, kind):
     mask, score, measure, _ = rules(user, kind)
     for rule in (mask, score, measure[0]):
         check(rule, shapes=[(2, HEADS, QUERIES, KEYS)], head_dim=4)
@@ -306,7 +307,7 @@ def test_a_measure_without_a_gradient_can_be_checked():
         check(ArgmaxWithoutLastKey())
 
 
-def test_steps_that_say_something_else_are_found():
+def test_wrong_steps_are_found():
     class Past(Mask):
         def allowed(self, tile):
             return tile.kv_idx <= tile.q_pos
@@ -344,7 +345,7 @@ class FromHalf(Sized):
         self.size += 2 * half
 
 
-def test_annotations_that_are_no_fields_leave_the_constructor_as_it_is():
+def test_annotations_that_are_not_fields_do_not_change_the_constructor():
     assert Tagged(3).size == 3
     assert Tagged.tag == "a class variable"
     assert FromHalf(1, half=2).size == 5
@@ -399,7 +400,7 @@ def test_rules_work_under_another_default_device():
         (lambda b, h, q, k: q >= k and q - k < 5, "failed with RuntimeError: .*use & | ~ instead of and, or, not"),
     ],
 )
-def test_a_function_that_is_no_mask_is_rejected(function, message):
+def test_an_invalid_mask_function_is_rejected(function, message):
     x = torch.zeros(1, 1, 9, 4)
     with pytest.raises(InvalidArgument, match=f"mask: .*{message}"):
         weights(x, x, mask=function)
@@ -424,7 +425,7 @@ def test_a_function_that_is_no_mask_is_rejected(function, message):
         (lambda: check(PerHead()), InvalidArgument, r"rule: PerHead failed .* pass shapes=\[\.\.\.\]"),
     ],
 )
-def test_errors_say_what_to_do(make, error, message):
+def test_errors_tell_the_user_what_to_do(make, error, message):
     with pytest.raises(error, match=message):
         make()
 
@@ -439,7 +440,7 @@ class PerHead(Score):
         return query @ key.mT * torch.arange(3.0)[tile.h]
 
 
-def test_a_mask_that_may_be_one_of_batch_and_keys_is_warned_of_where_it_is_passed():
+def test_an_ambiguous_2d_mask_warns_at_the_line_of_the_caller():
     x, mask = torch.randn(3, 1, 3, 4), torch.ones(3, 3, dtype=torch.bool)
     layer = regard.nn.MultiHeadAttention(4, 1)
     for call in (
@@ -455,7 +456,7 @@ def test_a_mask_that_may_be_one_of_batch_and_keys_is_warned_of_where_it_is_passe
 
 
 class Product(Score):
-    """A user's dot product, which says nothing about its scale."""
+    """A user-defined dot product without a scale."""
 
     def __call__(self, query, key, scale, tile):
         return query @ key.mT * scale

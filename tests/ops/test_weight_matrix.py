@@ -209,10 +209,10 @@ def check_heads(score):
     case = SCORES[score]
     tensors = case.tensors(H, Q, K, 5)
     W = matrix(Causal(), score=case.rule(tensors))
-    whole, measured = W.dense(), W.measure("entropy", "lse")
+    full, measured = W.dense(), W.measure("entropy", "lse")
     for heads in ([3, 1], [2]):
         part = W.at(batch=1, heads=heads, queries=[8, 0, 4])
-        expected = whole[1:, heads][:, :, [8, 0, 4]]
+        expected = full[1:, heads][:, :, [8, 0, 4]]
         torch.testing.assert_close(part.dense(), expected, rtol=0, atol=1e-14)
         for name, result in part.measure("entropy", "lse").items():
             torch.testing.assert_close(result, measured[name][1:, heads][:, :, [8, 0, 4]])
@@ -569,7 +569,7 @@ def test_padding_queries_do_not_count_in_losses():
         assert not torch.isclose(loss(known, None), loss(W, None))
 
 
-def test_an_attribute_of_tensors_that_a_matrix_lacks_says_what_to_call():
+def test_the_error_for_an_attribute_of_tensors_names_the_replacement():
     W = weights(torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4))
     missing = [name for name in dir(torch.Tensor) if not name.startswith("_") and not hasattr(WeightMatrix, name)]
     assert {"mean", "sum", "argmax", "T", "softmax", "numpy"} <= {*missing}
@@ -580,7 +580,7 @@ def test_an_attribute_of_tensors_that_a_matrix_lacks_says_what_to_call():
             getattr(W, name)
 
 
-def test_other_attributes_are_missing_as_usual():
+def test_other_missing_attributes_raise_attribute_error():
     W = weights(torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4))
     with pytest.raises(AttributeError, match=r"^'WeightMatrix' object has no attribute 'entropie'$"):
         W.entropie  # noqa: B018
@@ -588,7 +588,7 @@ def test_other_attributes_are_missing_as_usual():
     assert not hasattr(W, "__array__")
 
 
-def test_what_an_error_names_instead_of_a_tensor_s_method_works():
+def test_the_replacements_that_errors_name_work():
     W = weights(torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4))
     dense = W.dense()
     torch.testing.assert_close(W[:, :, 1:3].mean(1), dense.mean(1)[:, 1:3])

@@ -1,4 +1,4 @@
-"""A measure of a user's gets whole rows: every key of the matrix, with weight 0 where the mask hides it."""
+"""A user-defined measure gets whole rows: every key of the matrix, with weight 0 where the mask hides it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def spread(P):
 
 
 def evenness(entropy, P):
-    """The entropy as a part of the largest that there could be."""
+    """The entropy divided by its maximum."""
     return entropy / log(P.shape[-1])
 
 
@@ -118,8 +118,8 @@ def tensors():
     return [tensor.requires_grad_() for tensor in draws]
 
 
-def loss(answers):
-    trained = [answers[name] for name in answers if name != "count"]
+def loss(measures):
+    trained = [measures[name] for name in measures if name != "count"]
     return sum((part * torch.linspace(0.5, 1.5, part.numel()).view(part.shape)).sum() for part in trained)
 
 
@@ -129,14 +129,14 @@ def cells_of(mask):
 
 
 @cache
-def truth(mask):
-    """The answers, and the gradients of query and key."""
+def exact_results(mask):
+    """The measures, and the gradients of query and key."""
     query, key, _ = tensors()
     scores = (query @ key.mT / 2).masked_fill(~cells_of(mask), -inf)
     numerator = (scores - scores.detach().amax(-1, keepdim=True).clamp(min=-1e9)).exp()  # 0 where there is no key
-    answers = by_definition(numerator / numerator.sum(-1, keepdim=True).clamp(min=1e-300))
-    gradients = torch.autograd.grad(loss(answers), (query, key))
-    return {name: answer.detach() for name, answer in answers.items()}, gradients
+    measures = by_definition(numerator / numerator.sum(-1, keepdim=True).clamp(min=1e-300))
+    gradients = torch.autograd.grad(loss(measures), (query, key))
+    return {name: measure.detach() for name, measure in measures.items()}, gradients
 
 
 SOME = ["none", "window", "lengths", "neighbours", "neighbours and", "no edges"]
@@ -153,11 +153,11 @@ def test_a_measure_that_counts_keys_counts_all_of_them(kernel, subtests):
 def check_measures(mask, kernel):
     query, key, value = tensors()
     actual = attend(query, key, value, mask=RULES[mask], measure=OWN, kernel=kernel).measured
-    answers, expected = truth(mask)
-    for name, answer in answers.items():
-        torch.testing.assert_close(actual[name], answer, rtol=1e-9, atol=1e-9, msg=lambda text, n=name: f"{n}: {text}")
-    for ours, other in zip(torch.autograd.grad(loss(actual), (query, key)), expected, strict=True):
-        torch.testing.assert_close(ours, other, rtol=1e-8, atol=1e-8)
+    measures, expected = exact_results(mask)
+    for name, measure in measures.items():
+        torch.testing.assert_close(actual[name], measure, rtol=1e-9, atol=1e-9, msg=lambda text, n=name: f"{n}: {text}")
+    for result, other in zip(torch.autograd.grad(loss(actual), (query, key)), expected, strict=True):
+        torch.testing.assert_close(result, other, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("kernel", CASES)
@@ -196,9 +196,9 @@ def test_some_rows_of_a_view_are_whole_too(mask):
     W = weights(query, key, mask=mask)
     own = {name: OWN[name] for name in ("gini", "mean", "spread", "count", "evenness")}
     for part in (W, W.at(batch=1, heads=[1], queries=[7, 290, 3]), W.at(queries=slice(140, 160)), W.detach()):
-        answers = by_definition(part.dense())
+        measures = by_definition(part.dense())
         for name, actual in part.measure(own).items():
-            torch.testing.assert_close(actual, answers[name], rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(actual, measures[name], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("sees_all_keys", [True, False])

@@ -80,9 +80,9 @@ def fits(name, shape, allowed):
     if name == "Spans":
         return len(shape) == 4 and shape[0] in (1, B) and shape[1] in (1, H) and shape[2] == N and shape[3] > 0
     if name in ("Bias", "DenseMask", "Received", "Mass"):
-        whole = (B, H, N) if name == "Received" else (B, H, N, M)
-        pairs = zip(shape[::-1], whole[::-1], strict=False)
-        return len(shape) <= len(whole) and all(size in (1, full) for size, full in pairs)
+        full_shape = (B, H, N) if name == "Received" else (B, H, N, M)
+        pairs = zip(shape[::-1], full_shape[::-1], strict=False)
+        return len(shape) <= len(full_shape) and all(size in (1, full) for size, full in pairs)
     return False
 
 
@@ -110,7 +110,7 @@ def is_refused(name, shape, kernel):
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_only_sizes_that_fit_are_taken(name):
+def test_only_compatible_sizes_are_accepted(name):
     for shape in [shape for each, shape in CASES if each == name]:
         for kernel in ("blockwise", None):
             assert is_refused(name, shape, kernel) != fits(name, shape, RULES[name][2]), shape

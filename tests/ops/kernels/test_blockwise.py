@@ -114,11 +114,11 @@ def test_keys_that_no_query_may_see_are_not_computed():
 
 def test_each_row_is_in_one_block():
     request = make_request(torch.zeros(3, 6, 300, 4), torch.zeros(3, 2, 500, 4))
-    seen = torch.zeros(3, 6, 300)
+    visited = torch.zeros(3, 6, 300)
     for location in chain(*partition(request, CPU, 4, 2, 3)):
-        seen[location.index[:3]] += 1
+        visited[location.index[:3]] += 1
         assert location.heads.stop - location.heads.start == 1  # 3 heads share keys, and 2 share values
-    assert (seen == 1).all()
+    assert (visited == 1).all()
 
 
 @pytest.mark.parametrize("n", [40, 1000])
@@ -180,14 +180,14 @@ def test_dropout_is_replayed_with_the_number_of_threads_of_the_forward_pass():
 
 
 def test_an_error_in_a_thread_is_raised_and_ends_the_others():
-    done = []
+    completed = []
 
     def work(blocks):
         for block in blocks:
             time.sleep(0.002)
             if block == 1000:
                 raise InvalidArgument("block 1000")
-            done.append(block)
+            completed.append(block)
 
     before = torch.get_num_threads()
     try:
@@ -197,10 +197,10 @@ def test_an_error_in_a_thread_is_raised_and_ends_the_others():
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-    count = len(done)
+    count = len(completed)
     assert count < 1000
     time.sleep(0.01)
-    assert len(done) == count  # the others have ended
+    assert len(completed) == count  # the others have ended
 
 
 def test_the_threads_of_a_call_share_the_cores():

@@ -1,4 +1,4 @@
-"""Every kernel gives what the definition says: outputs, answers and gradients, whatever the rules, dtype and shape."""
+"""Every kernel equals the definition: outputs, measures and gradients, for all rules, dtypes and shapes."""
 
 from __future__ import annotations
 
@@ -50,9 +50,11 @@ def check(actual, dense, exact, dtype, kernel, largest=0.0):
     of_scores = 8 * torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps * largest
     terms = max(exact["output"].shape[2], exact["gradient of key"].shape[2])
     assert actual.keys() == exact.keys()
-    for name, truth in exact.items():
-        truth = truth.where(truth.abs() <= torch.finfo(actual[name].dtype).max, truth * inf)  # float16 may overflow
-        error, other = difference(actual[name], truth), difference(dense[name], truth)
+    for name, expected in exact.items():
+        expected = expected.where(
+            expected.abs() <= torch.finfo(actual[name].dtype).max, expected * inf
+        )  # float16 may overflow
+        error, other = difference(actual[name], expected), difference(dense[name], expected)
         limit = 1e-12 if dtype == torch.float64 else tolerance(actual[name], dtype, kernel)
         if actual[name].dtype == torch.float32:
             is_long_sum = name in {"received", *ADDED_ONE_BY_ONE}
@@ -88,7 +90,7 @@ def cases_of(kernel):
 @pytest.mark.parametrize(
     ("kernel", "mask", "cases"), grouped([case for kernel in CPU_KERNELS for case in cases_of(kernel)], 2)
 )
-def test_a_kernel_gives_what_the_definition_says(kernel, mask, cases, subtests):
+def test_a_kernel_equals_the_definition(kernel, mask, cases, subtests):
     for shape, score, offset, scale, dtype in cases:
         with subtests.test(shape=shape, score=score, offset=offset, scale=scale, dtype=dtype):
             assert not compare(kernel, shape, mask, score, offset, scale, dtype) or score in WITHOUT_PRODUCT
@@ -120,7 +122,7 @@ HUGE = [
 
 
 @pytest.mark.parametrize(("kernel", "dtype", "cases"), grouped(HUGE, 2))
-def test_huge_scores_cost_no_more_than_their_own_last_digits(kernel, dtype, cases, subtests):
+def test_huge_scores_have_errors_of_their_last_digits_only(kernel, dtype, cases, subtests):
     for (rules,) in cases:
         with subtests.test(rules=rules):
             reasons = compare(kernel, "square", *rules, "default", "default", dtype, times=1e4)
@@ -167,7 +169,7 @@ def check_changed(mask, shape):
     assert_cells(rule, VISIBLE[mask](parameters, at).expand(shape))
 
 
-def truth(call, mask, score, offset, scale, precision, names):
+def exact_results(call, mask, score, offset, scale, precision, names):
     """By the definition in a precision: the results with these names, and weights and scores."""
     call = call.to(precision)
     inputs, (batch, heads, queries, _), keys = call.tensors, call.tensors["query"].shape, call.tensors["key"].shape[2]
@@ -186,7 +188,7 @@ def truth(call, mask, score, offset, scale, precision, names):
 
 
 def largest_of(query, key, scores):
-    """The largest score, or what it was before it was capped."""
+    """The largest score, before it is capped."""
     key = key.double().repeat_interleave(query.shape[1] // key.shape[1], 1)
     uncapped = query.double() @ key.mT * query.shape[-1] ** -0.5
     return max(x.abs().max().item() for x in (uncapped, scores.masked_fill(scores == -inf, 0.0)))
@@ -205,8 +207,8 @@ def compare(kernel, shape, mask, score, offset, scale, dtype, times=None):
 
     actual = call.results(kernel)
     assert actual["output"].dtype == dtype
-    dense, rounded, _ = truth(call, *rules, dtype, actual)
-    exact, W, scores = truth(call, *rules, torch.float64, actual)
+    dense, rounded, _ = exact_results(call, *rules, dtype, actual)
+    exact, W, scores = exact_results(call, *rules, torch.float64, actual)
     if "topk[1]" in actual:  # where two weights are nearly equal, rounding decides which key is chosen
         check_indices(actual["topk[1]"], W, scores)
         actual["topk[1]"] = at_indices(W, actual["topk[1]"])

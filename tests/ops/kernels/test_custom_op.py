@@ -56,9 +56,9 @@ def arguments(query, key, value, measure=(), dropout=0.0, kernel="blockwise", **
 def check(inputs: tuple[Any, ...], needed: Sequence[bool], expand: bool = False, tests: tuple[str, ...] = ()) -> None:
     """Run torch's checks on the operator, and on its backward pass for the gradients that are needed."""
     with torch.no_grad():
-        answers = torch.ops.regard.attend(*inputs)
-    is_present = [answer.is_floating_point() for answer in answers]
-    gradients = [torch.randn_like(answer) for answer in answers if answer.is_floating_point()]
+        results = torch.ops.regard.attend(*inputs)
+    is_present = [result.is_floating_point() for result in results]
+    gradients = [torch.randn_like(result) for result in results if result.is_floating_point()]
     gradients = [x.mean().expand(x.shape) for x in gradients] if expand else gradients
     backward = torch.ops.regard.attend_backward, (*inputs, [], gradients, is_present, list(needed))
     opcheck(*backward, test_utils=("test_faketensor", *tests))

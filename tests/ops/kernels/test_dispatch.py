@@ -61,7 +61,7 @@ def test_a_kernel_of_a_user_is_used_where_it_is_passed_and_nowhere_else():
             Mine.calls += 1
             return super().forward(inputs, options)
 
-    mine = Mine()
+    custom = Mine()
 
     def call(kernel):
         return attend(SMALL, SMALL, SMALL, measure="entropy", kernel=kernel).measured["entropy"]
@@ -71,7 +71,7 @@ def test_a_kernel_of_a_user_is_used_where_it_is_passed_and_nowhere_else():
         call(None)
         run(None)
         assert Mine.calls == before
-        torch.testing.assert_close(run(mine), run(None))
+        torch.testing.assert_close(run(custom), run(None))
         assert Mine.calls == before + 1
 
 
@@ -219,9 +219,9 @@ def test_masks_nested_deeper_than_the_native_kernel_remembers_are_computed():
     mask = Window(1, 1)
     for width in range(40):
         mask = Window(width % 5, 0) | (Window(0, 3) & mask)
-    actual, truth = (
+    actual, expected = (
         attend(query, key, value, mask=mask, measure=["entropy", "received"], kernel=kernel)
         for kernel in (None, "reference")
     )
-    torch.testing.assert_close(actual.output, truth.output)
-    torch.testing.assert_close(actual.measured["received"], truth.measured["received"])
+    torch.testing.assert_close(actual.output, expected.output)
+    torch.testing.assert_close(actual.measured["received"], expected.measured["received"])

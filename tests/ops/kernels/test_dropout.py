@@ -38,7 +38,7 @@ def test_every_kernel_drops_the_weights_that_the_definition_drops(kernel, mask):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-def test_gradients_that_native_has_not_come_from_blockwise_with_the_same_dropout():
+def test_gradients_that_native_lacks_come_from_blockwise_with_the_same_dropout():
     """The gradient of a bias that all queries share."""
     query = torch.randn(1, 2, 20, 8)
     gradients = []

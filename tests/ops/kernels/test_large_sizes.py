@@ -62,7 +62,7 @@ def results(output, measured):
 
 
 @pytest.mark.parametrize("seed", range(COUNT))
-def test_a_random_call_is_the_definition(seed):
+def test_a_random_call_equals_the_definition(seed):
     drawn = draw(seed)
     (heads, kv_heads), queries, keys, offset = (drawn[each] for each in ("heads", "queries", "keys", "offset"))
     batch, dim, dtype, kernel = (drawn[each] for each in ("batch", "dim", "dtype", "kernel"))
@@ -89,18 +89,18 @@ def test_a_random_call_is_the_definition(seed):
         exact_tensors.get("sinks"),
     )
     actual = results(att.output, att.measured)
-    truth = results(output, {name: measured[name] for name in requested})
+    expected = results(output, {name: measured[name] for name in requested})
     loss, exact_loss = [], []
-    for name, theirs in truth.items():
-        ours, finite = actual[name], theirs.isfinite()
-        assert torch.equal(ours.double()[~finite], theirs[~finite]), (drawn, name)
-        largest = max(1.0, theirs[finite].abs().max().item()) if finite.any() else 1.0
-        limit = max(3e-6 * ADDED_ONE_BY_ONE.get(name.split(" ")[0], 1), torch.finfo(ours.dtype).eps) * largest
-        error = torch.where(finite, ours.double() - theirs, 0.0).abs().max().item()
+    for name, reference in expected.items():
+        result, finite = actual[name], reference.isfinite()
+        assert torch.equal(result.double()[~finite], reference[~finite]), (drawn, name)
+        largest = max(1.0, reference[finite].abs().max().item()) if finite.any() else 1.0
+        limit = max(3e-6 * ADDED_ONE_BY_ONE.get(name.split(" ")[0], 1), torch.finfo(result.dtype).eps) * largest
+        error = torch.where(finite, result.double() - reference, 0.0).abs().max().item()
         assert error <= limit, (drawn, name, error, limit)
-        upstream = torch.linspace(-1, 1, theirs.numel()).view(theirs.shape).to(ours.dtype)
-        loss.append((torch.where(finite, ours, 0.0), upstream))
-        exact_loss.append((torch.where(finite, theirs, 0.0), upstream.double()))
+        upstream = torch.linspace(-1, 1, reference.numel()).view(reference.shape).to(result.dtype)
+        loss.append((torch.where(finite, result, 0.0), upstream))
+        exact_loss.append((torch.where(finite, reference, 0.0), upstream.double()))
     pairs = (
         torch.autograd.grad(
             [part for part, _ in each],
@@ -111,10 +111,12 @@ def test_a_random_call_is_the_definition(seed):
         )
         for each, of in ((loss, [*leaves, *tensors.values()]), (exact_loss, exact))
     )
-    for name, ours, theirs in zip(["query", "key", "value", *tensors], *pairs, strict=True):
-        theirs = theirs.to(ours.dtype).double() if theirs.abs().max() > torch.finfo(ours.dtype).max else theirs
-        finite = theirs.isfinite()  # in float16, a sum may be infinite
-        largest = max(theirs[finite].abs().max().item(), 1.0 if name in tensors else 0.1)  # of a sum that cancels
-        error = torch.where(finite, ours.double() - theirs, 0.0).abs().max().item()
-        assert torch.equal(ours.double()[~finite], theirs[~finite]), (drawn, name)
-        assert error <= max(2e-5, torch.finfo(ours.dtype).eps) * largest, (drawn, name, error, largest)
+    for name, result, reference in zip(["query", "key", "value", *tensors], *pairs, strict=True):
+        reference = (
+            reference.to(result.dtype).double() if reference.abs().max() > torch.finfo(result.dtype).max else reference
+        )
+        finite = reference.isfinite()  # in float16, a sum may be infinite
+        largest = max(reference[finite].abs().max().item(), 1.0 if name in tensors else 0.1)  # of a sum that cancels
+        error = torch.where(finite, result.double() - reference, 0.0).abs().max().item()
+        assert torch.equal(result.double()[~finite], reference[~finite]), (drawn, name)
+        assert error <= max(2e-5, torch.finfo(result.dtype).eps) * largest, (drawn, name, error, largest)

@@ -23,7 +23,7 @@ STEP = 1 if ALL else 2  # each case takes a second: without --all, only every se
 
 @pytest.fixture
 def run(tmp_path):
-    """``run(mask="causal")`` runs a call in a process with little memory; its exit code, and what it wrote."""
+    """``run(mask="causal")`` runs a call in a process with little memory; returns its exit code and output."""
 
     def run(mask="none", score="scaled_dot", names=("entropy", "received"), **options) -> tuple[int | None, str]:
         options = {"dense": False, "dropout": 0.0, "value_dim": 16, "rows": KEYS, "keys": KEYS} | options
@@ -39,22 +39,22 @@ def run(tmp_path):
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces the limit")
 @pytest.mark.parametrize("mask", sorted(masks(1, 1, 1, 1).keys() & masks(1, 1, 2000, 2000).keys())[::STEP])
 def test_every_mask_fits_where_the_matrix_does_not(run, mask):
-    done = run(mask)
-    assert done == (0, f"ran {KEYS}\n")
+    completed = run(mask)
+    assert completed == (0, f"ran {KEYS}\n")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces the limit")
 def test_all_measures_fit(run):
-    done = run(names=measures(1, 1))
-    assert done == (0, f"ran {KEYS}\n")
+    completed = run(names=measures(1, 1))
+    assert completed == (0, f"ran {KEYS}\n")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces the limit")
 @pytest.mark.parametrize("score", [name for name in SCORES if name not in ("bias", "bias that forbids")][::STEP])
 def test_every_score_fits_unless_it_holds_a_matrix(run, score):
     rows = 512 if score.startswith("additive") else KEYS  # it holds 16 numbers per cell
-    done = run(score=score, rows=rows)
-    assert done == (0, f"ran {KEYS}\n")
+    completed = run(score=score, rows=rows)
+    assert completed == (0, f"ran {KEYS}\n")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces the limit")

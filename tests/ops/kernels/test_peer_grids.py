@@ -55,12 +55,12 @@ def kernel_for(kernel, dtype):
     return kernel if kernel is None or dtype in Kernel.registered[kernel].dtypes else None
 
 
-def compare(ours, theirs, tensors, dtype, gradients=True):
+def compare(function, reference, tensors, dtype, gradients=True):
     """Results and gradients of two functions of the tensors, the second in float64."""
     results = []
-    for function, to in ((ours, dtype), (theirs, torch.float64)):
+    for call, to in ((function, dtype), (reference, torch.float64)):
         leaves = [tensor.to(to).requires_grad_(gradients) for tensor in tensors]
-        actual = function(*leaves)
+        actual = call(*leaves)
         upstream = [torch.linspace(-1, 1, x.numel()).view(x.shape).to(dtype).to(x.dtype) for x in actual]
         finite = [torch.where(x.isfinite(), x, 0.0) for x in actual]  # rows without keys have an lse of -inf
         results.append([*actual, *(torch.autograd.grad(finite, leaves, upstream) if gradients else ())])
@@ -86,13 +86,13 @@ def test_the_grid_of_scaled_dot_product_attention(seed):
     }.get(mask)
     is_float = mask.startswith("float")
 
-    def ours(query, key, value):
+    def function(query, key, value):
         score = ScaledDotProduct() + Bias(cells) if is_float else None
         rule = Causal() if mask == "causal" else None if is_float else cells
         name = kernel_for(kernel, dtype)
         return [attend(query, key, value, mask=rule, score=score, scale=scale, offset=0, kernel=name).output]
 
-    def theirs(query, key, value):
+    def reference(query, key, value):
         options = {"attn_mask": cells.double() if is_float else cells, "is_causal": mask == "causal", "scale": scale}
         if mask == "causal":  # torch's own causal mask takes no scale below 0
             options |= {"attn_mask": torch.ones(queries, keys, dtype=torch.bool).tril(), "is_causal": False}
@@ -101,7 +101,7 @@ def test_the_grid_of_scaled_dot_product_attention(seed):
             output = output.where(options["attn_mask"].any(-1, keepdim=True), 0.0)
         return [output]
 
-    compare(ours, theirs, random_tensors(batch, heads, queries, keys, dim, dim, dtype), dtype)
+    compare(function, reference, random_tensors(batch, heads, queries, keys, dim, dim, dtype), dtype)
 
 
 def documents(length):
@@ -162,12 +162,12 @@ def test_the_grid_of_flex_attention(seed):
     if mask_mod is not None:
         block_mask = create_block_mask(mask_mod, None, None, queries, keys, device="cpu")
 
-    def ours(query, key, value):
+    def function(query, key, value):
         name = kernel_for(kernel, dtype)
         att = attend(query, key, value, mask=mask, score=score, offset=0, measure="lse", kernel=name)
         return [att.output, att.measured["lse"]]
 
-    def theirs(query, key, value):
+    def reference(query, key, value):
         output, aux = flex_attention(
             query,
             key,
@@ -180,4 +180,4 @@ def test_the_grid_of_flex_attention(seed):
         return [output, aux.lse]
 
     tensors = random_tensors(batch, heads, queries, keys, dim, value_dim, dtype)
-    compare(ours, theirs, tensors, dtype, gradients=False)  # torch has none on a CPU
+    compare(function, reference, tensors, dtype, gradients=False)  # torch has none on a CPU

@@ -1,4 +1,4 @@
-"""Masks converted to FlexAttention and back allow the same cells as there."""
+"""Masks converted to FlexAttention and back allow the same cells."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_function_that_is_elementwise_for_one_query_only_is_rejected_for_two()
         weights(x, x, mask=lambda b, h, q, k: k <= q.max())
 
 
-def test_a_function_that_fails_for_longer_inputs_says_why():
+def test_the_error_of_a_function_that_fails_for_longer_inputs():
     documents = torch.tensor([0, 0, 0, 1, 1, 1])
 
     def same_document(b, h, q, k):
@@ -138,9 +138,9 @@ def test_a_mask_mod_takes_index_tensors_that_broadcast(subtests):
 def check_index_tensors(name):
     rule, expected = masks(*SHAPE)[name], allowed(name, *SHAPE, 13)
     sizes = enumerate(SHAPE)
-    whole = [torch.arange(size).view(*(-1 if axis == i else 1 for i in range(4))) for axis, size in sizes]
+    full = [torch.arange(size).view(*(-1 if axis == i else 1 for i in range(4))) for axis, size in sizes]
     mask_mod = to_mask_mod(rule, 13)
-    assert torch.equal(mask_mod(*whole), expected)
+    assert torch.equal(mask_mod(*full), expected)
     q_idx, kv_idx = torch.tensor([[0], [20], [3]]), torch.tensor([[33, 2], [7, 0], [5, 5]])
     assert torch.equal(mask_mod(1, 2, q_idx, kv_idx), expected[1, 2][q_idx, kv_idx])
     b, h = torch.tensor([[0, 1]]), torch.tensor([[2], [0]])

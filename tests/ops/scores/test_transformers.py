@@ -33,11 +33,13 @@ def test_t5(bidirectional):
         d_model=HEADS * DIM, num_heads=HEADS, d_kv=DIM, relative_attention_num_buckets=8,
         relative_attention_max_distance=20, is_decoder=not bidirectional,
     )  # fmt: skip
-    theirs = T5Attention(config, has_relative_attention_bias=True, layer_idx=0)
+    reference = T5Attention(config, has_relative_attention_bias=True, layer_idx=0)
     query, key, _ = tensors()
-    ours = ScaledDotProduct() + T5RelativeBias(theirs.relative_attention_bias.weight, bidirectional, max_distance=20)
-    expected = query @ key.mT + theirs.compute_bias(TOKENS, TOKENS)
-    torch.testing.assert_close(weights(query, key, score=ours, scale=1.0).scores.dense(), expected)
+    actual = ScaledDotProduct() + T5RelativeBias(
+        reference.relative_attention_bias.weight, bidirectional, max_distance=20
+    )
+    expected = query @ key.mT + reference.compute_bias(TOKENS, TOKENS)
+    torch.testing.assert_close(weights(query, key, score=actual, scale=1.0).scores.dense(), expected)
 
 
 def causal_bias():
@@ -70,10 +72,10 @@ def test_gpt_oss():
 @pytest.mark.parametrize("heads", [4, 6])
 def test_bloom(heads):
     query, key, _ = tensors(heads=heads)
-    theirs = build_alibi_tensor(torch.ones(2, TOKENS), heads, torch.float32).view(2, heads, 1, TOKENS)
-    expected = (query @ key.mT * DIM**-0.5 + theirs + causal_bias()).softmax(-1)  # up to a constant per row
-    ours = weights(query, key, score=ScaledDotProduct() + Alibi.for_heads(heads), mask=Causal())
-    torch.testing.assert_close(ours.dense(), expected)
+    reference = build_alibi_tensor(torch.ones(2, TOKENS), heads, torch.float32).view(2, heads, 1, TOKENS)
+    expected = (query @ key.mT * DIM**-0.5 + reference + causal_bias()).softmax(-1)  # up to a constant per row
+    actual = weights(query, key, score=ScaledDotProduct() + Alibi.for_heads(heads), mask=Causal())
+    torch.testing.assert_close(actual.dense(), expected)
 
 
 def test_relative_keys():
@@ -81,13 +83,13 @@ def test_relative_keys():
         hidden_size=HEADS * DIM, num_attention_heads=HEADS, position_embeddings_type="relative_key",
         left_max_position_embeddings=5, right_max_position_embeddings=5,
     )  # fmt: skip
-    theirs = Wav2Vec2BertSelfAttention(config).eval()
+    reference = Wav2Vec2BertSelfAttention(config).eval()
     x = torch.randn(2, TOKENS, HEADS * DIM)
     query, key = (
-        linear(x).view(2, TOKENS, HEADS, DIM).transpose(1, 2) for linear in (theirs.linear_q, theirs.linear_k)
+        linear(x).view(2, TOKENS, HEADS, DIM).transpose(1, 2) for linear in (reference.linear_q, reference.linear_k)
     )
-    score = ScaledDotProduct() + RelativeKey(theirs.distance_embedding.weight)
-    _, expected = theirs(x, output_attentions=True)
+    score = ScaledDotProduct() + RelativeKey(reference.distance_embedding.weight)
+    _, expected = reference(x, output_attentions=True)
     torch.testing.assert_close(weights(query, key, score=score).dense(), expected)
 
 
@@ -101,8 +103,8 @@ def test_rotary_of_llama_and_gpt_j():
     table = modeling_gptj.create_sinusoidal_positions(GPTJConfig().n_positions, 6)[positions]
     sin, cos = table.chunk(2, -1)
     turned = modeling_gptj.apply_rotary_pos_emb(query.transpose(1, 2)[..., :6], sin, cos).transpose(1, 2)
-    ours = rotary(query, positions, rotary_dim=6, interleaved=True)
-    torch.testing.assert_close(ours, torch.cat((turned, query[..., 6:]), -1))
+    actual = rotary(query, positions, rotary_dim=6, interleaved=True)
+    torch.testing.assert_close(actual, torch.cat((turned, query[..., 6:]), -1))
 
 
 def test_a_float_mask_of_transformers_is_a_bias():

@@ -40,7 +40,7 @@ TABLE = {
         ("baseline", 500_000, 99, True),
     ],
 )
-def test_the_most_similar_processor_decides(level, cache, work, expected):
+def test_the_most_similar_processor_is_used(level, cache, work, expected):
     assert is_sdpa_faster(similar_steps(TABLE, level, cache, "float32"), work) == expected
 
 
@@ -67,7 +67,7 @@ def test_a_processor_that_was_slower_gets_sdpa_for_the_output_alone(level, cache
     assert kernel.is_slower_than_sdpa(KernelInputs(query, make_request(query, query), {})) == (chosen == "sdpa")
 
 
-def test_the_table_decides_for_the_output_alone():
+def test_the_table_selects_the_kernel_for_the_output_alone():
     for tokens in (8, 64, 1024):
         query = torch.zeros(1, 8, tokens, 64)
         request = make_request(query, query)
@@ -77,7 +77,7 @@ def test_the_table_decides_for_the_output_alone():
         assert select_kernel(KernelInputs(query, request, {"entropy": Entropy()})).name == "native"
 
 
-def test_the_batch_does_not_decide():
+def test_the_batch_does_not_matter():
     names = set()
     for batch in (1, 64):
         query = torch.zeros(batch, 8, 64, 64)

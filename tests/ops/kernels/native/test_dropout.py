@@ -51,8 +51,10 @@ def test_outputs_and_gradients_are_those_of_the_weights_that_are_left(dtype):
         (att.output * random_gradient.to(dtype)).sum() + att.measured["entropy"].sum(),
         (output * random_gradient.to(dtype)).sum() + entropy.sum(),
     )
-    for ours, truth in zip(torch.autograd.grad(losses[0], leaves), torch.autograd.grad(losses[1], exact), strict=True):
-        torch.testing.assert_close(ours.double(), truth, rtol=tolerance, atol=tolerance * 3)
+    for actual, expected in zip(
+        torch.autograd.grad(losses[0], leaves), torch.autograd.grad(losses[1], exact), strict=True
+    ):
+        torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=tolerance * 3)
 
 
 def test_each_cell_is_dropped_with_the_probability_and_independently():
@@ -138,6 +140,6 @@ def test_a_seed_decides_and_gradients_are_exact_whatever_the_shape_and_the_threa
     output = weights * kept / (1 - P) @ value
     entropy = -(weights * weights.log()).sum()
     exact = [output, *torch.autograd.grad([output, entropy], leaves, [upstream.double(), None])]
-    for actual, truth in zip(once, exact, strict=True):
-        error, largest = (actual.double() - truth).abs().max(), max(1.0, truth.abs().max())
+    for actual, expected in zip(once, exact, strict=True):
+        error, largest = (actual.double() - expected).abs().max(), max(1.0, expected.abs().max())
         assert error <= max(1e-5, 2 * torch.finfo(dtype).eps) * largest

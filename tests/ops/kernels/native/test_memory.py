@@ -32,9 +32,9 @@ def test_nothing_outside_of_a_tensor_is_read_or_written(level, tmp_path):
     """Every call of a sample with the best instruction set, some with the others; with ``--all``, of ten samples."""
     part = ["0", "1", "10"] if everything() else ["0", "1" if level == BEST.level else "8", "1"]
     script = TESTS / "helpers/ops/native_calls.py"
-    done = run_script(script, "guarded", *part, folder=tmp_path, timeout=LIMIT, REGARD_ISA=level)
-    assert done.code == 0, done.err[-3000:]
-    assert done.out.startswith("ran ")
+    completed = run_script(script, "guarded", *part, folder=tmp_path, timeout=LIMIT, REGARD_ISA=level)
+    assert completed.code == 0, completed.err[-3000:]
+    assert completed.out.startswith("ran ")
 
 
 @pytest.mark.parametrize(("at_end", "place"), [(True, 40), (False, -1)])
@@ -44,8 +44,8 @@ def test_a_guard_page_ends_the_process(at_end, place, tmp_path):
         f"tensor = guarded(torch.ones(10), at_end={at_end}); assert tensor.sum() == 10; print('before', flush=True); "
         f"ctypes.string_at(tensor.data_ptr() + {place}, 1); print('after')"
     )
-    done = run_code(code, folder=tmp_path)
-    assert (done.code, done.out) == (-11, "before\n"), done.err
+    completed = run_code(code, folder=tmp_path)
+    assert (completed.code, completed.out) == (-11, "before\n"), completed.err
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def sanitized(tmp_path_factory) -> tuple[Path, dict[str, str]]:
     if built.returncode and "cannot find" in built.stderr:
         pytest.skip("the compiler has no sanitizers")
     assert built.returncode == 0, built.stderr
-    if loaded.level != "baseline":  # the library that says what the processor has
+    if loaded.level != "baseline":  # the library that detects the features of the processor
         shutil.copy(path, libraries / "baseline.so")
     runtime = run(compiler, "-print-file-name=libasan.so").stdout.strip()
     options = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1", "LD_PRELOAD": runtime}
@@ -86,9 +86,9 @@ def test_sanitizers_find_nothing(sanitized):
         f"assert {str(path)!r} in open('/proc/self/maps').read(); "
         f"import sys; sys.argv[1:] = ['plain', '0', '8', '1']; from {CALLS} import main; main()"
     )
-    done = run(*python("-c", code), env=environment)
-    assert done.returncode == 0, done.stderr[-6000:]
-    assert done.stdout.startswith("ran ")
+    completed = run(*python("-c", code), env=environment)
+    assert completed.returncode == 0, completed.stderr[-6000:]
+    assert completed.stdout.startswith("ran ")
 
 
 def test_sanitizers_would_find_a_read_that_goes_too_far(sanitized):
@@ -99,7 +99,7 @@ def test_sanitizers_would_find_a_read_that_goes_too_far(sanitized):
         f"read = ctypes.CDLL({str(path)!r}).overrun; "
         "print(read(pointer, 3), flush=True); print(read(pointer, 4), flush=True)"
     )
-    done = run(*python("-c", code), env=environment)
-    assert done.returncode != 0
-    assert done.stdout == "1\n"
-    assert "AddressSanitizer: heap-buffer-overflow" in done.stderr
+    completed = run(*python("-c", code), env=environment)
+    assert completed.returncode != 0
+    assert completed.stdout == "1\n"
+    assert "AddressSanitizer: heap-buffer-overflow" in completed.stderr

@@ -38,19 +38,19 @@ def run(inputs, kernel="native", **rules):
 def assert_exact(inputs, rtol=2e-6, **rules):
     """The same as the definition in float64, relative to the largest entry or 1; infinities in the same places."""
     exact = run([tensor.double() for tensor in inputs], "reference", **rules)
-    for name, ours in run(inputs, **rules).items():
-        truth = exact[name]
-        finite = truth.isfinite()
-        assert torch.equal(ours.double()[~finite], truth[~finite]), name
-        largest = max(1.0, truth[finite].abs().max().item()) if finite.any() else 1.0
+    for name, actual in run(inputs, **rules).items():
+        expected = exact[name]
+        finite = expected.isfinite()
+        assert torch.equal(actual.double()[~finite], expected[~finite]), name
+        largest = max(1.0, expected[finite].abs().max().item()) if finite.any() else 1.0
         # a half value is rounded once, at the end
-        tolerance = max(rtol, torch.finfo(ours.dtype).eps) * largest
-        torch.testing.assert_close(ours.double()[finite], truth[finite], rtol=0, atol=tolerance, msg=name)
+        tolerance = max(rtol, torch.finfo(actual.dtype).eps) * largest
+        torch.testing.assert_close(actual.double()[finite], expected[finite], rtol=0, atol=tolerance, msg=name)
 
 
-def assert_same(ours, others):
-    for name, mine in ours.items():
-        assert torch.equal(mine, others[name]), name
+def assert_same(actual, others):
+    for name, result in actual.items():
+        assert torch.equal(result, others[name]), name
 
 
 @pytest.mark.parametrize("kind", range(4), ids=["none", "causal", "window", "padding"])
@@ -114,8 +114,8 @@ def test_extreme_values_of_value(number):
     query, key, value = tensors(20, 130)
     value = value.sign() * number
     exact = attend(query.double(), key.double(), value.double(), kernel="reference").output
-    ours = attend(query, key, value, kernel="native").output
-    assert (ours - exact).abs().max() <= max(2e-6 * number, 1e-44)
+    actual = attend(query, key, value, kernel="native").output
+    assert (actual - exact).abs().max() <= max(2e-6 * number, 1e-44)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -130,8 +130,8 @@ def test_halves_are_rounded_to_the_nearest(dtype):
     assert torch.equal(attend(one, one, value, mask=own, kernel="native").output, value)
     pairs = torch.stack([numbers[:3000], numbers[1:3001]], -1).to(dtype).reshape(1, 1, -1, 1)
     two = torch.arange(3000)[:, None] == torch.arange(6000) // 2
-    ours = attend(one[:, :, :3000], torch.ones_like(pairs), pairs, mask=two, kernel="native").output
-    assert torch.equal(ours, pairs.double().view(1, 1, 3000, 2).mean(-1, keepdim=True).to(dtype))
+    actual = attend(one[:, :, :3000], torch.ones_like(pairs), pairs, mask=two, kernel="native").output
+    assert torch.equal(actual, pairs.double().view(1, 1, 3000, 2).mean(-1, keepdim=True).to(dtype))
 
 
 @pytest.mark.parametrize("where", ["query", "key"])
@@ -209,19 +209,19 @@ def test_the_number_of_threads_changes_no_bit_nor_does_another_run(rules, dtype)
 @pytest.mark.parametrize("rules", ["no mask", "causal, bias"])
 def test_a_row_is_the_same_alone_and_in_a_larger_batch(rules, dtype):
     inputs = tensors(400, 400, 16, 16, batch=3, heads=4, kv_heads=2, dtype=dtype)
-    whole = run(inputs, **RULES[rules])
+    full = run(inputs, **RULES[rules])
     for b in range(3):
         alone = run([tensor[b : b + 1] for tensor in inputs], **RULES[rules])
-        assert_same(alone, {name: result[b : b + 1] for name, result in whole.items()})
+        assert_same(alone, {name: result[b : b + 1] for name, result in full.items()})
     for kv_head in range(2):  # a group of heads alone
         query, key, value = inputs
         heads = slice(2 * kv_head, 2 * kv_head + 2)
         alone = run((query[:, heads], *(x[:, kv_head : kv_head + 1] for x in (key, value))), **RULES[rules])
-        assert_same(alone, {name: result[:, heads] for name, result in whole.items()})
+        assert_same(alone, {name: result[:, heads] for name, result in full.items()})
     for rows in (slice(0, 1), slice(0, 7), slice(5, 6), slice(90, 230), slice(399, 400)):
         alone = run((inputs[0][:, :, rows], *inputs[1:]), offset=rows.start, **RULES[rules])
         del alone["received"]  # a sum over other rows
-        assert_same(alone, {name: result[:, :, rows] for name, result in whole.items()})
+        assert_same(alone, {name: result[:, :, rows] for name, result in full.items()})
 
 
 def with_gradients(inputs, **rules):
@@ -267,8 +267,8 @@ def test_gradients_of_a_bias_that_texts_or_heads_share(shape):
     exact = gradients(torch.float64, "reference")
     torch.set_num_threads(1)
     once = gradients(torch.float32, WithoutFallback())
-    for mine, truth in zip(once, exact, strict=True):
-        assert (mine - truth).abs().max() <= 2e-6 * truth.abs().max()
+    for actual, expected in zip(once, exact, strict=True):
+        assert (actual - expected).abs().max() <= 2e-6 * expected.abs().max()
     torch.set_num_threads(3)
     assert all(map(torch.equal, gradients(torch.float32, WithoutFallback()), once))
 
@@ -288,20 +288,20 @@ def test_row_weights_of_received_may_be_extreme():
         attend(*(tensor.to(dtype) for tensor in inputs), measure=Received(row_weights), kernel=kernel).measured
         for kernel, dtype in (("native", torch.float32), ("reference", torch.float64))
     ]
-    ours, exact = (each["received"].double() for each in actual)
-    assert (ours - exact).abs().max() <= 2e-6 * exact.abs().max()
+    result, exact = (each["received"].double() for each in actual)
+    assert (result - exact).abs().max() <= 2e-6 * exact.abs().max()
 
 
 @pytest.mark.parametrize("mask", [Documents(torch.arange(12) // 3), Window(1, 0), Padding(torch.tensor([7]))])
 def test_the_mass_of_selected_rows_is_that_of_their_positions(mask):
     query, key, _ = tensors(12, 12)
-    whole, rows = weights(query, key), [5, 9, 10]
-    expected = whole.measure(Mass(mask))["mass"][:, :, rows]
-    torch.testing.assert_close(whole.at(queries=rows).measure(Mass(mask))["mass"], expected)
+    full, rows = weights(query, key), [5, 9, 10]
+    expected = full.measure(Mass(mask))["mass"][:, :, rows]
+    torch.testing.assert_close(full.at(queries=rows).measure(Mass(mask))["mass"], expected)
 
 
 @pytest.mark.parametrize("reaches", [(3, 3), (1, 200)])
-def test_several_relative_keys_are_left_to_another_kernel(reaches):
+def test_several_relative_keys_are_refused(reaches):
     inputs = tensors(300, 300, 16, 16, heads=4, kv_heads=4)
     random = torch.Generator().manual_seed(1)
     tables = [torch.randn(2 * reach + 1, 16, generator=random) for reach in reaches]
@@ -312,8 +312,8 @@ def test_several_relative_keys_are_left_to_another_kernel(reaches):
         output = attend(query, key, value, score=score, **options).output
         return torch.autograd.grad(output.square().sum(), copies)
 
-    for ours, exact in zip(gradients(torch.float32), gradients(torch.float64, kernel="reference"), strict=True):
-        assert (ours - exact).abs().max() <= 1e-5 * exact.abs().max()
+    for actual, exact in zip(gradients(torch.float32), gradients(torch.float64, kernel="reference"), strict=True):
+        assert (actual - exact).abs().max() <= 1e-5 * exact.abs().max()
     with pytest.raises(KernelNotSupported, match="one RelativeKey"):
         gradients(torch.float32, kernel="native")
 

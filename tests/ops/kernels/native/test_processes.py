@@ -48,8 +48,8 @@ def test_callers_in_many_threads_get_the_same_bits(threads):
         torch.set_num_threads(before)
     for seed, results in enumerate(actual):
         for step, parts in enumerate(results):
-            for ours, theirs in zip(parts, serial[(seed + step) % 8], strict=True):
-                assert torch.equal(ours, theirs)
+            for result, reference in zip(parts, serial[(seed + step) % 8], strict=True):
+                assert torch.equal(result, reference)
 
 
 FORK = """
@@ -85,8 +85,8 @@ sys.exit(os.waitstatus_to_exitcode(status))
 @pytest.mark.parametrize(("calls_first", "limited"), [(True, False), (False, False), (True, True)])
 def test_a_fork_can_call_too(calls_first, limited):
     code = FORK.format(calls_first=calls_first, limited=limited)
-    done = subprocess.run(python("-c", code), capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    completed = subprocess.run(python("-c", code), capture_output=True, text=True, timeout=60, check=False)
+    assert (completed.returncode, completed.stderr) == (0, "")
 
 
 LONG = """

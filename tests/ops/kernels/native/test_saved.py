@@ -21,7 +21,7 @@ RULES = {
 
 
 def gradients(inputs, measures, saved, monkeypatch, dtype=torch.float32, kernel="native", **rules):
-    """The gradients where `saved` replaces the saved log-sum-exp; by the library's own choice where it is None."""
+    """The gradients where `saved` replaces the saved log-sum-exp; of the library's choice if it is None."""
     torch.manual_seed(0)
     leaves = [tensor.to(dtype).detach().requires_grad_() for tensor in inputs]
     att = attend(*leaves, measure=["lse", *measures], kernel=kernel, **rules)
@@ -51,17 +51,17 @@ def inputs():
 @pytest.mark.parametrize("keep", [lambda lse: lse, lambda lse: None], ids=["saved", "computed again"])
 @pytest.mark.parametrize("measures", [[], ["entropy", "received"]], ids=["output", "measures"])
 @pytest.mark.parametrize("rules", RULES)
-def test_gradients_from_what_was_saved(inputs, measures, rules, keep, monkeypatch):
+def test_gradients_from_saved_tensors(inputs, measures, rules, keep, monkeypatch):
     saved = gradients(inputs, measures, keep, monkeypatch, **RULES[rules])
     if rules == "dropout":  # another kernel may drop other weights
         exact = gradients(inputs, measures, None, monkeypatch, **RULES[rules])
     else:
         exact = gradients(inputs, measures, None, monkeypatch, torch.float64, "reference", **RULES[rules])
-    for mine, truth in zip(saved, exact, strict=True):
-        assert (mine - truth).abs().max() <= 5e-6 * truth.abs().max()
+    for actual, expected in zip(saved, exact, strict=True):
+        assert (actual - expected).abs().max() <= 5e-6 * expected.abs().max()
 
 
-def test_what_was_saved_is_used(inputs, monkeypatch):
+def test_saved_tensors_are_used(inputs, monkeypatch):
     exact = gradients(inputs, [], None, monkeypatch)
     wrong_lse = gradients(inputs, [], lambda lse: lse + 200, monkeypatch)
     assert (wrong_lse[0] - exact[0]).abs().max() > 0.1 * exact[0].abs().max()
