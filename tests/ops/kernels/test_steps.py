@@ -44,16 +44,19 @@ RULES = {
 """An instance of each class."""
 
 METHODS = {Mask: "allowed", Score: "__call__", Measure: "compute"}
-by_name = {"ids": lambda value: getattr(value, "__name__", None)}
 
 
 def steps_of(rule, request=REQUEST):
     return rule.steps(request.local_place if isinstance(rule, Measure) else request.place)
 
 
-@pytest.mark.parametrize("cls", list(builtin_classes()), **by_name)
-def test_every_rule_of_the_library_has_steps_that_the_native_library_knows(cls):
-    name = cls.__name__
+def test_every_rule_of_the_library_has_steps_that_the_native_library_knows(subtests):
+    for cls in builtin_classes():
+        with subtests.test(cls.__name__):
+            check_steps(cls, cls.__name__)
+
+
+def check_steps(cls, name):
     if cls in WITHOUT_STEPS:
         assert not has_steps(cls), f"{name} has steps: remove it from WITHOUT_STEPS"
         return
@@ -65,27 +68,28 @@ def test_every_rule_of_the_library_has_steps_that_the_native_library_knows(cls):
     assert not unknown, f"{name}: add {unknown} to csrc/call.h or csrc/measures/all.h, and to native/library.py"
 
 
-@pytest.mark.parametrize("cls", RULES, **by_name)
-def test_tensors_of_steps_have_four_axes_and_are_on_the_device_of_the_request(cls):
-    with torch.device("meta"):  # where a tensor would be that is made without a device
-        steps = steps_of(RULES[cls])
-        tensors = [tensor for step in steps for tensor in step.tensors() if tensor is not None]
-    for tensor in tensors:
-        assert tensor.device.type == "cpu"
-        sizes = zip(tensor.shape, (BATCH, HEADS), strict=False)
-        assert tensor.ndim == 4
-        assert all(size in (1, whole) for size, whole in sizes)
-        if cls.base is Mask:
-            assert tensor.dtype in (torch.int64, torch.bool)
+def test_tensors_of_steps_have_four_axes_and_are_on_the_device_of_the_request(subtests):
+    for cls, rule in RULES.items():
+        with subtests.test(cls.__name__):
+            with torch.device("meta"):  # where a tensor would be that is made without a device
+                tensors = [tensor for step in steps_of(rule) for tensor in step.tensors() if tensor is not None]
+            for tensor in tensors:
+                assert tensor.device.type == "cpu"
+                sizes = zip(tensor.shape, (BATCH, HEADS), strict=False)
+                assert tensor.ndim == 4
+                assert all(size in (1, full) for size, full in sizes)
+                if cls.base is Mask:
+                    assert tensor.dtype in (torch.int64, torch.bool)
 
 
-@pytest.mark.parametrize("cls", RULES, **by_name)
-def test_a_subclass_has_the_steps_of_its_parent_only_if_it_keeps_its_rule(cls):
-    method = METHODS[cls.base]
-    same = type("Same", (cls,), {})
-    other = type("Other", (cls,), {method: lambda self, *arguments: getattr(cls, method)(self, *arguments)})
-    both = type("Both", (other,), {"steps": cls.steps})
-    assert [has_steps(each) for each in (same, other, both)] == [True, False, True]
+def test_a_subclass_has_the_steps_of_its_parent_only_if_it_keeps_its_rule(subtests):
+    for cls in RULES:
+        with subtests.test(cls.__name__):
+            own = getattr(cls, METHODS[cls.base])
+            same = type("Same", (cls,), {})
+            other = type("Other", (cls,), {METHODS[cls.base]: lambda self, *arguments, own=own: own(self, *arguments)})
+            both = type("Both", (other,), {"steps": cls.steps})
+            assert [has_steps(each) for each in (same, other, both)] == [True, False, True]
 
 
 def call(kernel, mask=None, score=None, measure=()):

@@ -91,7 +91,7 @@ def test_steps(folder: Path) -> subprocess.CompletedProcess[str]:
 test_steps.__test__ = False  # pyright: ignore[reportFunctionMemberAccess]
 
 
-def test_every_block_of_the_guide_says_where_it_goes():
+def test_every_block_of_the_guide_names_its_file():
     assert len(EDITS) == GUIDE.count("```") // 2
 
 
@@ -120,9 +120,7 @@ def test_the_guide_adds_a_mask_and_a_measure_with_kernels_and_gradients(tmp_path
     for edit in CLASSES:
         edit.apply(tmp_path)
     before = test_steps(tmp_path)
-    failed = re.findall(r"^FAILED .*::(\S+)", before.stdout, flags=re.MULTILINE)
-    check_of_class = "test_every_rule_of_the_library_has_steps_that_the_native_library_knows"
-    assert {f"{check_of_class}[Dilated]", f"{check_of_class}[Gini]"} <= set(failed), before.stdout
+    assert before.returncode == 1, before.stdout
     assert "Dilated: add ['dilated'] to csrc/call.h" in before.stdout
     assert "Gini: add ['gini'] to" in before.stdout
 
