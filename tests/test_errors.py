@@ -90,8 +90,8 @@ def test_no_message_shows_a_value_of_unbounded_length():
     """Every ``got {value!r}`` is `short_repr`; what is left shows a slice, or a name of this library."""
     allowed = {"text_encoder.py"}
     for path in Path(regard.__file__).parent.rglob("*.py"):
-        found = re.findall(r"got [^\n]*\{([^{}\[\]]+)!r", path.read_text(encoding="utf-8"))
-        assert not found or path.name in allowed, f"{path}: {found}"
+        values = re.findall(r"got [^\n]*\{([^{}\[\]]+)!r", path.read_text(encoding="utf-8"))
+        assert not values or path.name in allowed, f"{path}: {values}"
 
 
 def test_a_problem_is_not_longer_than_a_page():

@@ -1,4 +1,4 @@
-"""Examples run, and print what they promise."""
+"""Examples run and print the expected results."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 @pytest.fixture
 def run(tmp_path):
-    """``run("singular_values.py", "--count", "3")``: what an example prints."""
+    """``run("singular_values.py", "--count", "3")`` returns the output of an example."""
 
     def run(name: str, *arguments: str) -> str:
-        done = run_script(EXAMPLES / name, *arguments, folder=tmp_path, timeout=900)
-        assert done.code == 0, done.err
-        return done.out
+        completed = run_script(EXAMPLES / name, *arguments, folder=tmp_path, timeout=900)
+        assert completed.code == 0, completed.err
+        return completed.out
 
     return run
 

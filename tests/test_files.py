@@ -80,7 +80,7 @@ def test_the_mode_of_an_existing_file_stays(tmp_path, mode):
     (tmp_path / "link").symlink_to("out.txt")
     with atomic_write(tmp_path / "link") as file:
         (part,) = set(tmp_path.glob(".saving-*"))
-        assert part.stat().st_mode & 0o777 == mode  # before there is content
+        assert part.stat().st_mode & 0o777 == mode  # while the file is empty
         file.write(b"secret")
     with atomic_folder(tmp_path) as staging:
         (staging / "model.json").write_text("secret")

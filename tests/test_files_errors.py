@@ -1,4 +1,4 @@
-"""Who is to blame when a file is not written: the file itself, or what the block around it did."""
+"""Errors while a file is written name it only if it caused them, not if the block around it raised."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_failure_to_write_the_file_itself_names_it(tmp_path, monkeypatch, step
 
 def test_what_is_buffered_fails_when_the_file_is_closed_and_is_blamed_on_it(tmp_path):
     reading, writing = os.pipe()
-    os.close(reading)  # nobody reads what is written
+    os.close(reading)  # the pipe has no reader
     with (
         pytest.raises(InvalidFile, match="could not be written: Broken pipe"),
         atomic_write(f"/dev/fd/{writing}") as file,

@@ -1,4 +1,4 @@
-"""Unfinished files: what a killed process left is removed by the next write, and what a living one writes is not."""
+"""Unfinished files: those of killed processes are removed by the next write, those of running ones are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files are read if they are regular; errors name the file and say what is wrong."""
+"""Only regular files are read; errors name the file and the problem."""
 
 from __future__ import annotations
 

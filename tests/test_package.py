@@ -48,9 +48,9 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_imports_and_help_load_nothing_heavy(code):
-    done = run("-c", f"{code}\nimport sys; print('loaded:', *sys.modules)")
-    assert done.returncode == 0, done.stderr
-    assert not HEAVY.intersection(done.stdout.partition("loaded:")[2].split())
+    completed = run("-c", f"{code}\nimport sys; print('loaded:', *sys.modules)")
+    assert completed.returncode == 0, completed.stderr
+    assert not HEAVY.intersection(completed.stdout.partition("loaded:")[2].split())
 
 
 def test_help_takes_less_than_half_a_second_of_user_time():
@@ -74,8 +74,8 @@ for name in ("regard.text", "regard.data", "regard.metrics", "regard.pipelines")
     for module in pkgutil.walk_packages(package.__path__, f"{name}."):
         importlib.import_module(module.name)
 """
-    done = run("-c", code)
-    assert done.returncode == 0, done.stderr
+    completed = run("-c", code)
+    assert completed.returncode == 0, completed.stderr
 
 
 @pytest.mark.parametrize("name", regard.__all__)
@@ -99,9 +99,9 @@ def test_the_stub_lists_the_public_names_and_their_modules(root):
 
 
 def test_all_public_names_can_be_imported_at_once():
-    done = run("-c", "from regard import *; print(attend.__module__, Causal.__module__)")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["regard.ops.attend", "regard.ops.masks.window"]
+    completed = run("-c", "from regard import *; print(attend.__module__, Causal.__module__)")
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.split() == ["regard.ops.attend", "regard.ops.masks.window"]
 
 
 @pytest.mark.parametrize("name", ["regard.data", "regard.explore", "regard.metrics", "regard.text"])
@@ -122,8 +122,8 @@ from regard.explore import {", ".join(names)}
 assert all(map(callable, ({", ".join(names)})))
 assert {set(names)} == set(dir(regard.explore))
 """
-    done = run_code(code, folder=tmp_path)
-    assert done.code == 0, done.err
+    completed = run_code(code, folder=tmp_path)
+    assert completed.code == 0, completed.err
 
 
 def test_without_the_extra_everything_but_the_server_is_there():
@@ -137,10 +137,10 @@ try:
 except regard.errors.MissingExtra as error:
     print(error)
 """
-    done = run("-c", code)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "needs starlette" in done.stdout
-    assert "pip install 'regard[serve]'" in done.stdout
+    completed = run("-c", code)
+    assert (completed.returncode, completed.stderr) == (0, "")
+    assert "needs starlette" in completed.stdout
+    assert "pip install 'regard[serve]'" in completed.stdout
 
 
 def test_an_unknown_name_is_rejected():
@@ -153,8 +153,8 @@ def test_the_version_is_that_of_the_installed_package():
 
 
 def test_the_module_runs_like_the_command():
-    done = run("-m", "regard", "--version")
-    assert (done.returncode, done.stdout) == (0, f"regard {regard.__version__}\n")
-    done = run("-m", "regard", "info")
-    assert done.returncode == 0, done.stderr
-    assert "blockwise" in done.stdout
+    completed = run("-m", "regard", "--version")
+    assert (completed.returncode, completed.stdout) == (0, f"regard {regard.__version__}\n")
+    completed = run("-m", "regard", "info")
+    assert completed.returncode == 0, completed.stderr
+    assert "blockwise" in completed.stdout

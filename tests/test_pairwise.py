@@ -1,4 +1,4 @@
-"""The sample of cases covers what it says it covers."""
+"""Samples of cases cover every pair of values."""
 
 from __future__ import annotations
 

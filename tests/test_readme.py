@@ -103,7 +103,7 @@ def test_the_readme_begins_with_how_to_install_and_with_code():
 @pytest.mark.parametrize("block", sorted({block for document in WITH_COMMANDS for block in blocks(document, "sh")}))
 def test_shell_blocks_run(block, tmp_path):
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
-    done = subprocess.run(
+    completed = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block],
         cwd=tmp_path,
         env={**os.environ, "PATH": path},
@@ -111,8 +111,8 @@ def test_shell_blocks_run(block, tmp_path):
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.strip()
     assert (tmp_path / "attention.html").exists() == ("regard show" in block)
 
 
@@ -202,8 +202,8 @@ def test_figures_of_speed_are_on_pages_that_are_written_from_results(document):
 
 
 def test_docstrings_state_no_figures_of_speed():
-    found = {path: [match[0] for match in SPEED.finditer(" ".join(read(path).split()))] for path in SOURCES}
-    assert {path: matches for path, matches in found.items() if matches} == {}
+    actual = {path: [match[0] for match in SPEED.finditer(" ".join(read(path).split()))] for path in SOURCES}
+    assert {path: matches for path, matches in actual.items() if matches} == {}
 
 
 def test_the_page_of_performance_is_written_from_what_was_measured():

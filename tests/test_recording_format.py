@@ -1,4 +1,4 @@
-"""The file of a recording, read by what docs/recording_file.md says of it alone: safetensors, JSON and a hash."""
+"""The file of a recording, read as docs/recording_file.md specifies: safetensors, JSON and a hash."""
 
 from __future__ import annotations
 
@@ -80,10 +80,12 @@ def test_a_file_is_what_the_specification_says(recording, tmp_path):
     assert (header["version"], header["title"], header["model_name"]) == (4, "a title", "a model")
     assert header["texts"] == {"dict": recording.texts}
     assert tensors[header["image"]["bytes"]["tensor"]].numpy().tobytes() == PNG
-    found = [node for name, value in header.items() if name != "version" for node in nodes(value)]
-    assert all(set(node) in NODES for node in found)
-    assert {frozenset(node) for node in found} == set(map(frozenset, NODES))
-    assert {node["tensor"] for node in found if "tensor" in node and set(node) == {"tensor"}} == tensors.keys()
+    nodes_of_header = [node for name, value in header.items() if name != "version" for node in nodes(value)]
+    assert all(set(node) in NODES for node in nodes_of_header)
+    assert {frozenset(node) for node in nodes_of_header} == set(map(frozenset, NODES))
+    assert {
+        node["tensor"] for node in nodes_of_header if "tensor" in node and set(node) == {"tensor"}
+    } == tensors.keys()
 
     own, cross, encoder = (layer["dict"] for layer in header["layers"])
     entries = {"name", "kind", "weights", "query_tokens", "key_tokens", "measured", "value", "head_indices"}

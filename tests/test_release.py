@@ -88,8 +88,10 @@ def _environment_with(wheel: Path, folder: Path) -> str:
 
 def _assert_succeeds(*arguments: str, python: str = sys.executable, **options: Any) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([python, *arguments], env=environment, capture_output=True, text=True, check=False, **options)
-    assert done.returncode == 0, done.stdout + done.stderr
+    completed = subprocess.run(
+        [python, *arguments], env=environment, capture_output=True, text=True, check=False, **options
+    )
+    assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
 def test_the_lowest_versions_are_those_of_the_package():

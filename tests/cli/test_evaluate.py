@@ -225,14 +225,14 @@ def test_a_classifier_is_evaluated_on_texts_with_classes(regard, tmp_path):
 
 
 TEXTS = ["the cat sat on the mat .", "the cat ran to the door .", "a dog barked ."]
-WANTED = ["the cat sat on a mat .", "the cat ran home .", "the dog slept ."]
+REFERENCE_TEXTS = ["the cat sat on a mat .", "the cat ran home .", "the dog slept ."]
 
 
 def test_generated_texts_are_scored_with_and_without_references(regard, tmp_path):
     (tmp_path / "texts").write_text("\n".join(TEXTS) + "\n")
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"prompt": "", "text": text}) + "\n" for text in TEXTS))
-    (tmp_path / "wanted").write_text("\n".join(WANTED) + "\n")
-    result = regard("evaluate", "--generated", tmp_path / "texts", "--reference", tmp_path / "wanted", "--json")
+    (tmp_path / "references").write_text("\n".join(REFERENCE_TEXTS) + "\n")
+    result = regard("evaluate", "--generated", tmp_path / "texts", "--reference", tmp_path / "references", "--json")
     assert result.code == 0, result.err
     metrics = json.loads(result.out)
     words = [text.split() for text in TEXTS]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import regard
-from helpers.explore.axe import FOUND
+from helpers.explore.axe import VIOLATIONS
 from helpers.explore.page_actions import settle
 from regard.recordings.layer import Layer
 from regard.recordings.recording import Recording
@@ -31,7 +31,7 @@ def serious(page, axe: str) -> list:
         summary.click()
     settle(page)
     page.evaluate(axe)  # as a debugger does: the page's policy refuses scripts from elsewhere
-    return page.evaluate(FOUND)
+    return page.evaluate(VIOLATIONS)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from helpers.explore.axe import FOUND
+from helpers.explore.axe import VIOLATIONS
 from helpers.explore.traces import SOURCE, TRACES, translator
 from regard.explore.trace_html import write_trace_html
 
@@ -186,7 +186,7 @@ def test_nothing_serious_is_wrong_for_assistive_technology(open_trace, axe, them
         page.wait_for_selector(f"#{name}:not([hidden])")
         for button in page.locator("section:visible .more button").all():
             button.click()
-        assert page.evaluate(FOUND) == []
+        assert page.evaluate(VIOLATIONS) == []
 
 
 def test_hostile_tokens_are_text(open_trace):

@@ -44,9 +44,9 @@ def run_training(recipe: str, resume: bool, seconds: float | None) -> dict[str, 
                 sys.stderr.flush()
                 os._exit(code)
         while True:
-            done, status = os.waitpid(process, os.WNOHANG)
+            completed, status = os.waitpid(process, os.WNOHANG)
             took = time.monotonic() - start
-            if done:
+            if completed:
                 break
             if seconds is not None and took >= seconds:
                 os.kill(process, signal.SIGKILL)

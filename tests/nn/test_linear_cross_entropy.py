@@ -96,12 +96,12 @@ def test_no_token_gives_nan_and_no_gradient_as_in_torch(smoothing):
 
 
 @pytest.mark.parametrize("ignored", [-100, 7])  # with 7 some tokens are left out
-@pytest.mark.parametrize("wanted", [0, 1, 2])
-def test_a_second_derivative_raises_and_does_not_vanish(ignored, wanted):
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_a_second_derivative_raises_and_does_not_vanish(ignored, index):
     hidden, weight, bias, target = problem()
     target[::5] = 7
     loss = linear_cross_entropy(hidden, weight, target, bias=bias, ignore_index=ignored).loss
-    (gradient,) = torch.autograd.grad(loss, (hidden, weight, bias)[wanted], create_graph=True)
+    (gradient,) = torch.autograd.grad(loss, (hidden, weight, bias)[index], create_graph=True)
     assert gradient.requires_grad
     with pytest.raises(InvalidArgument, match="cannot be differentiated again"):
         (gradient**2).sum().backward()

@@ -30,7 +30,7 @@ def folder(request, models, tmp_path_factory):
     return folder
 
 
-def theirs(folder, texts, **options):
+def translate_with_transformers(folder, texts, **options):
     """The translation of each text by transformers; None where its length limit forced an end."""
     from transformers import MarianMTModel, MarianTokenizer
 
@@ -53,7 +53,9 @@ def theirs(folder, texts, **options):
 def test_translations_are_those_of_transformers(folder, beam):
     translator = Translator.load(folder, dtype=torch.float32)
     output = [best[0] for best in translator.translate(TEXTS, beam=beam)]
-    expected = theirs(folder, TEXTS, num_beams=beam, do_sample=False, length_penalty=1.0, early_stopping=False)
+    expected = translate_with_transformers(
+        folder, TEXTS, num_beams=beam, do_sample=False, length_penalty=1.0, early_stopping=False
+    )
     compared = [(each.text, text) for each, text in zip(output, expected, strict=True) if text is not None]
     assert [actual for actual, _ in compared] == [other for _, other in compared]
     assert len(compared) > 2

@@ -126,14 +126,14 @@ def test_nothing_is_left_of_a_watch(name, stop, error, override, nested):
 def test_a_function_that_is_set_during_a_watch_stays():
     model = built("bert")
 
-    def mine(*args, **kwargs):
+    def replacement(*args, **kwargs):
         return sdpa_attention_forward(*args, **kwargs)
 
     with regard.watch(model), torch.no_grad():
         model(IDS)
-        ALL_ATTENTION_FUNCTIONS["sdpa"] = mine
+        ALL_ATTENTION_FUNCTIONS["sdpa"] = replacement
     try:
-        assert ALL_ATTENTION_FUNCTIONS["sdpa"] is mine
+        assert ALL_ATTENTION_FUNCTIONS["sdpa"] is replacement
     finally:
         del ALL_ATTENTION_FUNCTIONS["sdpa"]
     assert ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention_forward

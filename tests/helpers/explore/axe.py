@@ -7,7 +7,7 @@ import pytest
 from helpers.explore.javascript import HERE, missing
 
 AXE = HERE / "node_modules/axe-core/axe.min.js"
-FOUND = """async () => (await axe.run(document, {resultTypes: ["violations"]})).violations
+VIOLATIONS = """async () => (await axe.run(document, {resultTypes: ["violations"]})).violations
     .filter(({impact}) => ["serious", "critical"].includes(impact))
     .map(({id, nodes}) => [id, nodes.map(({target, failureSummary}) => [target.join(" "), failureSummary])])"""
 

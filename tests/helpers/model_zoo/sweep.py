@@ -239,7 +239,7 @@ class InterceptedCalls(TorchFunctionMode):
         for file in {sys.modules[base.__module__] for module in self._names for base in type(module).__mro__}:
             for name, function in list(vars(file).items()):
                 if name.endswith("eager_attention_forward"):
-                    self._stack.enter_context(mock.patch.object(file, name, self._telling(function)))
+                    self._stack.enter_context(mock.patch.object(file, name, self._intercept(function)))
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         self._stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
@@ -274,7 +274,7 @@ class InterceptedCalls(TorchFunctionMode):
         call = Intercepted(weights.nan_to_num(), query, key, self._tokens.get(module, 0))
         self.calls[self._names[module], max(self._entries[module], 1)].append(call)
 
-    def _telling(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _intercept(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def attention(module: nn.Module, *arguments: Any, **options: Any) -> Any:
             before, self._within = self._within, True
             output, weights = function(module, *arguments, **options)
