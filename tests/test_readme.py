@@ -63,7 +63,7 @@ def commands() -> list[str]:
 
 
 def shown_outputs(block: str) -> list[str]:
-    """The comment behind each print."""
+    """The comment after each print."""
     return re.findall(r"^ *print\(.+\)  # (.+)$", block, flags=re.MULTILINE)
 
 
@@ -71,7 +71,7 @@ def shown_outputs(block: str) -> list[str]:
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated", "ignore:The 'train_dataloader' does not have many")
 @pytest.mark.parametrize("document", WITH_PYTHON)
 def test_python_blocks_run_in_order_and_print_what_they_show(document, tmp_path, monkeypatch):
-    """A comment behind a print is its output, which ``: `` and an explanation may follow."""
+    """A comment after a print is its output, which ``: `` and an explanation may follow."""
     monkeypatch.chdir(tmp_path)  # where they write their files
     names: dict[str, object] = {"__name__": "__main__"}
     outputs = []

@@ -321,7 +321,7 @@ def _assert_close(one, other):
 
 @pytest.mark.parametrize("case", CASES, ids=" ".join)
 @pytest.mark.parametrize("function", ANALYSES, ids=lambda function: function.__name__)
-def test_a_padded_text_gives_what_the_text_alone_gives(function, case):
+def test_padding_does_not_change_the_analyses(function, case):
     padded, alone = _texts(case)
     for one, other in zip(padded.recording.layers, alone.recording.layers, strict=True):  # the models agree
         torch.testing.assert_close(

@@ -65,7 +65,7 @@ def test_flow_is_the_minimum_cut():
     width = [0.5 * torch.eye(3) + 0.5 * layer.detach().dense()[0].mean(0) for layer in matrices]
     for row, start in enumerate((2, 0)):
         for end in range(3):
-            # Whatever tokens of the middle layer stand on the side of the start, what leads out of that side is cut.
+            # For every set of tokens of the middle layer on the side of the start, the edges that leave it are cut.
             cuts = []
             for side in itertools.product((True, False), repeat=3):
                 inside = torch.tensor(side)

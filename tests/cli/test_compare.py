@@ -77,7 +77,7 @@ def test_invalid_arguments_give_one_message_and_code_2(regard, tmp_path):
 
 
 @pytest.mark.parametrize("argument", ["--help", "-h"])
-def test_the_help_says_where_recordings_come_from(regard, argument):
+def test_the_help_names_the_sources_of_recordings(regard, argument):
     result = regard("compare", argument)
     assert result.code == 0
     for taught in ('.save("second.regard")', "regard.watch(model)", "regard compare first.regard second.regard"):

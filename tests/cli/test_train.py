@@ -74,7 +74,7 @@ def test_the_validation_file_of_a_bundled_recipe_does_not_stay_with_own_training
     )
 
 
-def test_missing_data_of_a_bundled_recipe_say_where_to_get_them(regard, tmp_path, monkeypatch):
+def test_the_error_for_missing_data_of_a_bundled_recipe_names_their_source(regard, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = regard("train", "tatoeba-en-de")
     assert result.code == 2

@@ -23,7 +23,7 @@ def test_every_line_has_its_line_and_an_empty_one_stays_empty(regard, model):
     assert [bool(line) for line in actual] == [True, False, True, False, True]
 
 
-def test_files_give_what_the_pipe_gives(regard, model, tmp_path):
+def test_files_and_pipes_have_the_same_output(regard, model, tmp_path):
     piped = regard("translate", "--model", model, stdin=TEXT).out
     (tmp_path / "a.en").write_text("the cat sat\n\n")
     (tmp_path / "b.en.gz").write_bytes(gzip.compress(b"where is the station?\n   \nthe mat"))

@@ -35,7 +35,7 @@ def test_the_difference_is_relative_to_the_largest_entry(actual, expected, large
     assert difference(torch.tensor(actual), torch.tensor(expected)) == pytest.approx(largest)
 
 
-def test_results_in_half_precision_may_differ_more_where_the_kernel_says_so():
+def test_the_tolerance_factor_of_a_kernel_applies_in_half_precision():
     half, single = torch.ones(1, dtype=torch.bfloat16), torch.ones(1)
     assert tolerance(half, torch.bfloat16, Sdpa()) == 5 * tolerance(half, torch.bfloat16, Native())
     assert tolerance(single, torch.float32, Sdpa()) == tolerance(single, torch.float32, Native())

@@ -1,4 +1,4 @@
-"""What axe-core finds in the page: nothing serious, whatever is open."""
+"""axe-core finds nothing serious in the page, in every state."""
 
 from __future__ import annotations
 

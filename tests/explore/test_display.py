@@ -48,7 +48,7 @@ def test_a_page_is_written_and_opened(recording, opened, tmp_path):
     assert "a%20page.html" in opened[0]
 
 
-def test_without_a_path_it_lies_in_a_temporary_folder(recording, opened, tmp_path):
+def test_without_a_path_the_page_is_in_a_temporary_folder(recording, opened, tmp_path):
     one, other = regard.show(recording), regard.show(recording)
     assert one.name == "attention.html"
     assert tmp_path in one.parents
@@ -201,7 +201,7 @@ def test_a_bare_recording_is_packed_once(recording, packed):
     assert packed == [recording]
 
 
-def test_a_large_recording_is_not_packed_and_says_how_it_is_shown(packed):
+def test_a_large_recording_is_not_packed_and_explains_how_to_show_it(packed):
     weights = regard.weights(torch.zeros(1, 32, 1000, 1), torch.zeros(1, 1, 1000, 1))
     layers = [Layer(f"encoder.{index}", "encoder", weights) for index in range(32)]
     text = Recording("", "", layers)._repr_html_()
@@ -234,7 +234,7 @@ def test_the_size_of_a_page_is_estimated_to_a_factor_of_2(heads, tokens, layers,
     assert 0.5 < estimate_page_bytes(recording) / (len(to_html(recording)) - without_data) < 2
 
 
-def test_a_batch_says_why_it_is_not_shown(make_recording):
+def test_the_html_of_a_batch_explains_why_it_is_not_shown(make_recording):
     weights = regard.weights(torch.zeros(2, 1, 3, 8), torch.zeros(2, 1, 3, 8))
     recording = make_recording().replace(layers=[Layer("<b>", "encoder", weights)])
     assert recording._repr_html_() == (

@@ -69,7 +69,7 @@ def test_the_text_as_svg_has_its_tokens_tints_and_arcs(open_page, recording, wid
     assert max(tints) == pytest.approx(0.34 * weights.max().sqrt().item(), abs=0.34 * 0.026)  # steps of 1/20
 
 
-def test_the_file_stands_alone(open_page, recording):
+def test_the_file_is_self_contained(open_page, recording):
     page = open_page(recording, "#layer=cross.1&head=0,2&token=source.1", color_scheme="dark")
     for view in ("text", "matrix"):
         name, data = saved(page, view, "SVG")

@@ -103,7 +103,7 @@ def test_the_rest_is_divided_by_one_less_what_is_left_out(open_page, recording, 
     assert "Rescaled: " in page.locator("#legend").inner_text()
 
 
-def test_a_row_that_leaves_nearly_nothing_is_not_rescaled_and_says_so(open_page, make_weights):
+def test_a_row_with_almost_no_weight_left_is_not_rescaled_and_has_a_note(open_page, make_weights):
     shares = torch.tensor([[[0.9, 0.06, 0.04], [0.9996, 0.0003, 0.0001], [0.2, 0.4, 0.4]]])
     tokens = ("▁a", "▁b", "▁c")
     weights = make_weights(shares)

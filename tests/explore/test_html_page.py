@@ -131,7 +131,7 @@ def test_no_token_can_end_the_block_that_holds_it(make_recording):
     assert tuple(json.loads(block)["sequences"][0]["tokens"]) == tokens
 
 
-def test_a_lone_surrogate_is_no_obstacle(make_recording, tmp_path):
+def test_lone_surrogates_are_accepted(make_recording, tmp_path):
     path = write_html(make_recording(title="\ud800", source=("\ud800", "</s>")), tmp_path / "a.html")
     assert b'"tokens": ["\\ud800", ' in path.read_bytes()
 
@@ -155,7 +155,7 @@ def test_whoever_reads_the_old_page_is_not_disturbed(recording, tmp_path):
         assert reader.read() == "the old page"
 
 
-def test_what_is_no_file_is_written_into_and_a_link_stays(recording, tmp_path):
+def test_devices_are_written_to_and_links_stay(recording, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with ThreadPoolExecutor(1) as reader:

@@ -1,4 +1,4 @@
-"""Connections end when their client is too slow, and no response lacks the headers, whatever the client sends."""
+"""Connections end when their client is too slow, and every response has the headers."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_arrows_go_between_the_two_texts(open_page, recording):
     assert page.evaluate("document.activeElement.textContent") == "n"
 
 
-def test_a_text_of_many_lines_stands_as_a_column(open_page, make_recording):
+def test_a_text_of_many_lines_is_a_column(open_page, make_recording):
     # 12 words: two lines on a wide screen in any font, more on a narrow one.
     long = tuple(f"▁word{index}" for index in range(12))
     long_recording = make_recording(long, long)

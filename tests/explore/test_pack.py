@@ -62,7 +62,7 @@ def test_the_order_of_ties_is_stored_if_the_page_cannot_compute_the_weights():
 
 
 @pytest.mark.parametrize("mask", [None, regard.Causal(), torch.ones(5, 7).tril() > 0])
-def test_the_weights_follow_from_query_key_and_scale_where_no_score_is_named(mask):
+def test_without_a_score_the_weights_follow_from_query_key_and_scale(mask):
     weights = random_weights(5, 7, mask=mask, scale=0.7)
     layer = read_layer(*pack(one_layer(weights)))
     query, key = layer.qkv
@@ -84,7 +84,7 @@ def test_tokens_and_texts_are_stored_as_they_are():
     assert tuple(header["sequences"][0]["tokens"]) == STRANGE
 
 
-def test_a_sequence_says_how_its_tokens_are_displayed_and_form_words():
+def test_a_sequence_defines_how_its_tokens_are_displayed_and_form_words():
     tokens = ("<s>", "▁The", "▁ti", "red", ".", "</s>", "▁It")
     (sequence,) = pack(of_tokens(*tokens))[0]["sequences"]
     assert sequence == {
@@ -101,7 +101,7 @@ def test_a_sequence_says_how_its_tokens_are_displayed_and_form_words():
     assert sequence["words"] == word_indices(STRANGE)
 
 
-def test_spaces_stand_between_all_tokens_if_none_marks_a_word():
+def test_spaces_separate_all_tokens_if_none_marks_a_word():
     (sequence,) = pack(of_tokens("[CLS]", "the", "cat", "[SEP]"))[0]["sequences"]
     assert sequence["spaces"] == [1, 2, 3]
 

@@ -1,4 +1,4 @@
-"""Parts of a recording on demand: what a softmax gives, whatever the rule and the dtype, and without waiting."""
+"""Parts of a recording on demand: equal to a softmax for every rule and dtype, and without waiting."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_the_sum_of_a_region_is_exact(open_served, long_recording):
     assert float(page.locator(".panel .value").first.inner_text()) == pytest.approx(float(exact), abs=6e-4)
 
 
-def test_a_page_whose_server_has_ended_says_so_once(browser, long_recording):
+def test_one_message_when_the_server_has_ended(browser, long_recording):
     requested: list[str] = []
     with served(long_recording) as address:
         page = browser.new_page()

@@ -50,7 +50,7 @@ def test_a_cell_that_the_file_names_has_the_tensors_value(open_page, long_record
         assert spoken(page).startswith(f"word200 attends to word{key} with 0.")
 
 
-def test_a_cell_that_the_file_does_not_name_is_said_to_be_unknown(open_page, long_recording):
+def test_cells_that_are_not_stored_are_unknown(open_page, long_recording):
     row = row_of(long_recording, "decoder.0", 1, 200)
     key = next(key for key in range(95, 106) if row[key] < row.topk(20).values[-1])
     page = open_page(long_recording, f"#layer=decoder.0&head=1&{NEAR}")
@@ -108,7 +108,7 @@ def test_lists_name_the_strongest_and_what_they_leave_out(open_page, long_record
     assert into.locator(".hint").last.text_content().startswith("about ")
 
 
-def test_a_token_that_no_row_names_is_not_said_to_receive_nothing(open_page, long_recording):
+def test_a_token_that_no_row_lists_may_still_receive_weight(open_page, long_recording):
     dense = layer_of(long_recording, "encoder.0").weights[0, 1]
     received = torch.zeros(TOKENS).scatter_add(0, dense.topk(16).indices.flatten(), dense.topk(16).values.flatten())
     token = int((received == 0).nonzero()[0])
@@ -137,7 +137,7 @@ def test_several_heads_are_shown_together(open_page, long_recording, several):
     assert not page.get_by_label("Combine heads").is_visible()
 
 
-def test_a_region_is_summed_by_squares_and_says_so(open_page, long_recording):
+def test_a_region_is_summed_by_squares_with_a_note(open_page, long_recording):
     page = open_page(long_recording, "#layer=encoder.0&head=0&region=20.59.100.199")
     settle(page)
     panel = page.locator(".panel", has_text="Region")
@@ -169,7 +169,7 @@ def test_the_map_is_drawn_whole_and_its_squares_are_explained(open_page, long_re
     assert clear[1] > 0.5  # hatched: masked
 
 
-def test_finer_levels_are_drawn_summed_and_told(open_page):
+def test_finer_levels_are_drawn_summed_and_listed(open_page):
     count, generator = 600, torch.Generator().manual_seed(2)
     weights = regard.weights(*torch.randn(2, 1, 2, count, 8, generator=generator))
     words = tuple(f"▁word{index}" for index in range(count))

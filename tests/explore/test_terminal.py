@@ -90,7 +90,7 @@ def test_weights_of_equal_special_tokens_are_added(make_weights):
     assert "On average [SEP] got 0.80 of a row." in " ".join(printed(table(Recording("", "", (layer,)))).split())
 
 
-def test_the_map_stands_under_the_words_of_the_source(translated):
+def test_the_map_is_aligned_with_the_words_of_the_source(translated):
     lines = printed(table(translated, "cross.1")).split("\n\n")[1].splitlines()
     start = lines[0].index("animal")
     tier = next(line for line in lines if line.split()[0] == "Tier")
@@ -134,7 +134,7 @@ def test_it_works_without_colours_and_without_blocks(translated):
     assert text.isascii()
 
 
-def test_words_are_text_and_never_markup(make_weights):
+def test_words_are_escaped(make_weights):
     layer = Layer("[/red]", "cross", make_weights(torch.full((1, 2, 1), 1.0)), ("▁[red]", "▁\x1b[2Jx"), ("▁[/]",))
     text = printed(table(Recording("", "", (layer,))), force_terminal=True, no_color=True)
     assert "[/]" in text

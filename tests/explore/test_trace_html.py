@@ -163,7 +163,7 @@ def test_the_screens_follow_the_calculation():
         assert " ".join(tables_of(trace_html(TRACES[name]()))) == expected
 
 
-def test_a_decoder_says_what_it_reads():
+def test_a_note_names_what_a_decoder_reads():
     page = trace_html(TRACES["decoder.0"](), query="müde")
     text = re.sub(r"<[^>]+>", "", page)
     assert "At the step that writes “müde”, the decoder reads “war”" in text

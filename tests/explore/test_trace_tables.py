@@ -51,7 +51,7 @@ def test_a_narrow_terminal_puts_keys_below_and_counts_features():
     assert max(map(len, text.splitlines())) <= 40
 
 
-def test_parts_of_a_step_say_which_they_are():
+def test_parts_of_a_step_are_labeled():
     trace = trace_layer(regard.nn.MultiHeadAttention(4, 2), torch.randn(1, 3, 4), tokens=["a", "b", "c"])
     tables = step_tables(step_of(trace, "weighted values"), queries=[1], heads=[0, 1])
     assert [table.caption for table in tables] == ["head 0, query b", "head 1, query b"]

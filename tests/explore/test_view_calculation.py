@@ -224,7 +224,7 @@ def test_it_opens_on_a_token_with_content(open_page, recording):
 
 
 @pytest.mark.parametrize("rescale", [False, True])
-def test_hidden_keys_are_calculated_and_it_says_so(open_page, rescale):
+def test_hidden_keys_are_calculated_with_a_note(open_page, rescale):
     recording, layer = decoder()
     page = open_page(recording, f"#views=calculation&head=1&token=source.6&hide=first{'&rescale=1' * rescale}")
     q, k, _ = vectors(layer, 1, 6)
@@ -237,7 +237,7 @@ def test_hidden_keys_are_calculated_and_it_says_so(open_page, rescale):
     assert page.locator(".calculation-of").inner_text().endswith(note)
 
 
-def test_where_values_were_not_recorded_it_says_so(open_page):
+def test_a_note_if_values_were_not_recorded(open_page):
     page = open_page(decoder(values=False)[0], "#views=calculation&head=0")
     assert "The recording has no values" in page.get_by_role("region", name="6 Values").inner_text()
 
@@ -306,7 +306,7 @@ def test_a_sketch_with_query_and_key_has_every_weight(open_page):
     assert "Σ of 251" in page.get_by_role("region", name=SOFTMAX).inner_text()
 
 
-def test_a_sketch_without_query_and_key_says_what_is_not_stored(open_page, monkeypatch):
+def test_a_note_for_a_sketch_without_query_and_key(open_page, monkeypatch):
     recording = sketch()
     monkeypatch.setattr(pack, "MAX_QKV_BYTES", 0)
     exact = recording.layers[0].weights.dense()[0, 1, 250].double()

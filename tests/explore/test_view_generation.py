@@ -119,7 +119,7 @@ def test_cross_attention_tints_the_source(open_page, recording):
     assert tints(page, 1) == {}
 
 
-def test_a_head_that_takes_no_part_says_so(open_page, recording):
+def test_a_note_for_heads_that_are_not_shown(open_page, recording):
     page = open_page(recording, "#views=generation&layer=encoder.0&head=1&step=3")
     step_is(page, 4)
     assert "encoder.0 is not part of these steps" in page.locator(".generation-step").text_content()
@@ -186,7 +186,7 @@ def test_it_plays_to_the_end_and_then_stops(open_page, make_recording):
     step_is(page, 1)
 
 
-def test_a_decoder_that_reads_its_input_says_so(open_page):
+def test_a_note_for_a_decoder_that_reads_its_input(open_page):
     recording = causal(7)
     page = open_page(recording, "#views=text,generation&head=1&step=4")
     step_is(page, 5)

@@ -200,7 +200,7 @@ def test_an_edge_is_what_flows_from_one_token_to_the_next(open_page, make_record
     assert widths == pytest.approx([max(0.6, 20 * edge[3]) for edge in actual], rel=1e-3)
 
 
-def test_each_layer_says_what_is_not_drawn(open_page, make_recording):
+def test_each_layer_shows_the_mass_that_is_not_drawn(open_page, make_recording):
     source = tuple(f"▁w{index}" for index in range(30))
     recording = make_recording(source=source, encoders=2)
     page = open_page(recording, f"{GRAPH}&token=source.3")
@@ -261,7 +261,7 @@ def test_it_starts_from_a_word(open_page, recording, make_recording):
     assert set(nodes(page, 2)) == {pack(causal)[0]["opening"]["query"]}
 
 
-def test_hidden_keys_take_part_and_it_says_so(open_page, recording):
+def test_hidden_keys_are_included_with_a_note(open_page, recording):
     page = open_page(recording, f"{GRAPH}&token=source.4&hide=first,special&rescale=1")
     exact = rollout([layer.weights for layer in recording.layers.encoder], queries=[4])[0, 0]
     for node, flow in nodes(page, 0).items():
@@ -287,7 +287,7 @@ def test_pointing_at_a_node_shows_the_paths_through_it(open_page, recording):
     assert {(start, end) for layer, start, end in ends if layer == 1} == {(4, 2)}
     assert {start for layer, start, _ in ends if layer == 0} == {2}
     flows = page.locator(".paths .edge").evaluate_all("all => all.map(({dataset: d}) => [+d.layer, +d.flow])")
-    for layer in (0, 1):  # what comes to the node, and what goes on from it
+    for layer in (0, 1):  # the flow into the node, and out of it
         assert sum(flow for at, flow in flows if at == layer) == pytest.approx(total[2], rel=0.1)
     expect(page.locator(".tokens .token.focused")).to_have_text(["was"])
     page.mouse.move(1, 1)
@@ -421,7 +421,7 @@ def test_patches_are_called_patches(open_page):
     assert set(page.locator(".shares .name").all_text_contents()) <= names
 
 
-def test_it_says_which_layer_is_loading_and_computes_each_once(open_page, make_recording):
+def test_the_loading_layer_is_shown_and_each_is_computed_once(open_page, make_recording):
     page = open_page(make_recording(encoders=4), "#views=text&layer=encoder.0&head=0")
     page.evaluate(
         """() => {

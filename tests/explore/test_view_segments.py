@@ -222,7 +222,7 @@ def test_arrow_keys_move_and_enter_selects(open_page, recording):
     ] * 4
 
 
-def test_shares_count_hidden_keys_and_the_view_says_so(open_page, recording):
+def test_shares_include_hidden_keys_with_a_note(open_page, recording):
     page = open_page(recording, "#views=segments&layer=encoder.0&head=0&hide=first")
     assert_heads(page, recording, "encoder.0")
     assert page.locator(".segments > .note").inner_text() == "Shares count all keys, hidden ones too."

@@ -376,7 +376,7 @@ def test_there_is_none_without_cross_attention(open_page, recording):
     assert page.locator(".translation").count() == 0
 
 
-def test_a_sketch_says_what_it_does_not_store(open_page, make_recording):
+def test_a_note_for_what_a_sketch_does_not_store(open_page, make_recording):
     source = tuple(f"▁w{position}" for position in range(300))
     recording = make_recording(
         source, tuple(f"▁z{position}" for position in range(280)), encoders=0, decoders=1, heads=1

@@ -63,7 +63,7 @@ def pixel(page, query: int, key: int) -> list[int]:
     )
 
 
-def test_what_may_not_be_seen_looks_like_no_weight_and_says_so(open_page, recording):
+def test_masked_cells_differ_from_zero_weights_and_have_a_note(open_page, recording):
     page = open_page(recording, "#layer=decoder.1&head=2")
     assert set(pixel(page, 3, 2)[3::4]) == {255}
     assert 0 in pixel(page, 2, 3)[3::4]  # the page shows between the lines of the hatching,
@@ -267,7 +267,7 @@ def test_a_token_stays_held_in_every_layer_that_has_it(open_page, recording):
     assert arcs(page, "in")
 
 
-def test_the_page_says_what_it_shows_and_how_exactly(open_page, recording):
+def test_the_page_describes_its_content_and_precision(open_page, recording):
     page = open_page(recording)
     page.locator(".masthead summary").click()
     about = page.locator(".masthead .about").inner_text()
@@ -298,7 +298,7 @@ def test_nothing_turns_the_title_and_the_texts_and_what_runs_from_right_to_left_
 
 
 @pytest.mark.parametrize("views", ["foo", "foo,bar", "image"])
-def test_where_no_view_is_known_those_of_the_first_view_are_open(open_page, recording, views):
+def test_unknown_views_open_the_default_views(open_page, recording, views):
     page = open_page(recording, f"#views={views}")
     opened = page.locator(".view-buttons [aria-pressed=true]").all_text_contents()
     assert opened == ["Text", "Matrix"]

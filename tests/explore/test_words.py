@@ -161,7 +161,7 @@ def test_words_of_tokenizers_that_mark_them_otherwise(open_page, tokens, words):
     assert words_of(page, 0) == words
 
 
-def test_where_every_token_is_a_word_there_is_no_such_button(open_page):
+def test_no_words_button_if_every_token_is_a_word(open_page):
     tokens = ("a", "b", "c")
     weights = regard.weights(torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 4))
     page = open_page(Recording("t", "m", (Layer("l", "encoder", weights, tokens, tokens),)), "#merge_words=1")
@@ -196,7 +196,7 @@ def test_of_a_sketch_words_are_the_sums_of_the_links_that_are_known(open_page, l
     assert page.locator(".panel").nth(1).locator(".hint").last.inner_text().startswith("about ")
 
 
-def test_of_a_sketch_the_matrix_shows_tokens_and_says_so(open_page, long_recording):
+def test_of_a_sketch_the_matrix_shows_tokens_with_a_note(open_page, long_recording):
     page = open_page(long_recording, "#head=0&merge_words=1&token=source.601&region=0.1.0.99")
     assert page.locator("#matrix canvas").get_attribute("aria-label").endswith("Shift with arrows marks a region.")
     assert "800 rows" in page.locator("#matrix canvas").get_attribute("aria-label")

@@ -40,7 +40,7 @@ SIZES: dict[str, Any] = {"vocab_size": VOCAB}
 
 
 def _random(model: PreTrainedModel) -> PreTrainedModel:
-    """Biases and norms too, so that none of them could be left out unseen."""
+    """Random biases and norms too, so that a missing one is detected."""
     torch.manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

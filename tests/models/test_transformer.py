@@ -36,7 +36,7 @@ def with_torch_weights(norm_first: bool, activation: str) -> tuple[Transformer, 
         32, 4, 2, 2, 48, norm_first=norm_first, activation=activation, batch_first=True, dropout=0.1
     )
     reference.encoder.use_nested_tensor = False  # a prototype that warns
-    if not norm_first:  # torch puts a norm behind the last one, which the paper does not have
+    if not norm_first:  # torch adds a final norm that the paper does not have
         reference.encoder.norm = reference.decoder.norm = None
     names = set(model.state_dict())
     copied = {}

@@ -31,7 +31,7 @@ def _spans(start, stop):
     return [torch.full((1, 1, TOKENS, 1), end) for end in (start, stop)]
 
 
-MASKS = {  # how a mask is made of tensors, and which cells it then allows
+MASKS = {  # how tensors become a mask, and which cells it then allows
     "lengths": (Padding, lambda lengths: _each(lengths) > KEYS),
     "padding": (Padding, lambda real: real[:, None, None]),
     "prefix": (Prefix, lambda lengths: (KEYS <= QUERIES) | (_each(lengths) > KEYS)),

@@ -183,7 +183,7 @@ def test_the_last_token_was_read_if_eos_followed():
     tokenizer = train_bpe(ENGLISH, 280)
     ids = {"bos_id": tokenizer.bos_id, "eos_ids": (tokenizer.eos_id,)}
     model = GPT(GPTConfig(tokenizer.vocab_size, d_model=32, num_heads=4, num_layers=1, d_ff=48, **ids))
-    with torch.no_grad():  # which ends whatever it reads
+    with torch.no_grad():  # which ends every text
         model.decoder.norm.bias.copy_(10 * model.token_embedding.weight[tokenizer.eos_id].sign())
     ends = Generator(model, tokenizer)
     (read,) = ends.encode_prompts(["the cat"])

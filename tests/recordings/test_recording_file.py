@@ -185,7 +185,7 @@ def test_a_part_that_does_not_fit_is_an_error(change, message, tmp_path):
 
 @pytest.mark.parametrize("how", ["truncated", "overwritten", "replaced", "removed"])
 def test_a_file_that_changes_while_it_is_open_does_not_reach_the_reader(how, tmp_path):
-    """In a process of its own, which reading a mapped file behind its new end would kill."""
+    """In a process of its own, which would be killed by reading a mapped file beyond its new end."""
     W = regard.weights(torch.randn(1, 2, 3000, 64), torch.randn(1, 2, 3000, 64))
     names = tuple(map(str, range(3000)))
     Recording("one", "a model", (Layer("encoder.0", "encoder", W, names, names),)).save(tmp_path / "a.regard")

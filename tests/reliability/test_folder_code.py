@@ -1,4 +1,4 @@
-"""No loader runs code of a model folder, whatever is on standard input."""
+"""No loader runs code of a model folder, for any standard input."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_no_python_loader_runs_code(folders, name, kind):
 
 
 @pytest.mark.parametrize("kind", folders_with_code.REFUSED)
-def test_the_error_says_what_to_do(folders, kind):
+def test_the_error_names_the_remedy(folders, kind):
     folder, canary = folders[kind]
     with pytest.raises(InvalidCheckpoint) as error:
         TransformersModel.load(folder)

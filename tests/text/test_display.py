@@ -62,7 +62,7 @@ def test_tokens_are_spelled_as_their_neighbors_are():
     assert display_tokens(["[CLS]", "un", "##related"]) == ["[CLS]", "un", "related"]
 
 
-def test_a_token_can_be_displayed_whole():
+def test_a_token_can_be_displayed_without_truncation():
     assert display_tokens(["▁" + "x" * 100, "y\n"], max_length=None) == ["x" * 100, "y↵"]
     assert display_tokens(["abcdef"], max_length=4) == ["abc…"]
 

@@ -1,4 +1,4 @@
-"""Lines and pairs come back as they were written, in NFC, and bad files are refused with file and line."""
+"""Lines and pairs are read back unchanged, in NFC, and bad files are refused with file and line."""
 
 from __future__ import annotations
 

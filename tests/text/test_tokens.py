@@ -113,6 +113,6 @@ def test_spaces_before_words_become_marks():
     assert normalize_tokens(["The", " cat", "s", " ", "  x"]) == ["The", "▁cat", "s", "▁", "▁ x"]
 
 
-def test_tokens_without_any_mark_stay():
+def test_tokens_without_any_mark_are_unchanged():
     for tokens in ([], ["a", "b"], ["0,0", "0,1"], ["[CLS]", "cat", "[SEP]"], ["##", "#"], ["\ud800"]):
         assert normalize_tokens(tokens) == tokens

@@ -87,7 +87,7 @@ def test_a_state_with_an_odd_value_is_refused(tmp_path: Path, key: str, value: o
     AtomicCheckpointIO().save_checkpoint(STATE, path)
     assert saved_step(path) == 7
     state = torch.load(path, weights_only=True)
-    torch.save({**state, key: value}, path)  # by someone else: whatever has changed is noticed
+    torch.save({**state, key: value}, path)  # by another program: every change is detected
     with pytest.raises(InvalidCheckpoint, match="its checksum does not match its content"):
         saved_step(path)
     AtomicCheckpointIO().save_checkpoint({**state, key: value}, path)

@@ -77,7 +77,7 @@ def compare(one, other):
         for left, right in zip(one, other, strict=True):
             compare(left, right)
         return
-    if one.ndim == 3 and one.shape != other.shape:  # of keys: a static cache has room behind
+    if one.ndim == 3 and one.shape != other.shape:  # of keys: a static cache is padded at the end
         assert not one[..., other.shape[2] :].any()
         one = one[..., : other.shape[2]]
     torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)

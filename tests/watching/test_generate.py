@@ -56,7 +56,7 @@ def test_generated_tokens_are_unchanged_and_all_steps_are_one_matrix(name, side,
         torch.testing.assert_close(
             received[:, :, : reference.shape[3]], layer.weights.received(real), atol=1e-5, rtol=1e-5
         )
-        assert not received[:, :, reference.shape[3] :].any()  # a static cache has room behind
+        assert not received[:, :, reference.shape[3] :].any()  # a static cache is padded at the end
 
 
 @pytest.mark.filterwarnings("ignore")

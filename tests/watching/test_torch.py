@@ -1,4 +1,4 @@
-"""torch's own attention, watched: the module of several heads, the layers made of it, and plain calls."""
+"""torch's own attention, watched: MultiheadAttention, the layers built from it, and plain calls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BATCH, QUERIES, KEYS, WIDTH, HEADS = 3, 5, 7, 16, 4
         [True, False],
     ),
 )
-def test_weights_are_those_that_the_module_gives(masked, padded, bias, zero, sides, first, need_weights):
+def test_weights_equal_those_of_the_module(masked, padded, bias, zero, sides, first, need_weights):
     torch.manual_seed(0)
     widths = {"kdim": 6, "vdim": 9} if sides == "widths" else {}
     attention = nn.MultiheadAttention(
@@ -156,7 +156,7 @@ def test_a_mask_that_is_changed_in_place_is_read_again():
     assert not result.layers["0"].weights.dense()[..., 3].any()
 
 
-def test_a_masked_model_of_torch_is_watched_where_there_is_no_transformers(tmp_path):
+def test_a_masked_model_of_torch_is_watched_without_transformers(tmp_path):
     program = """
 import sys; sys.modules["transformers"] = None
 import torch, regard

@@ -117,7 +117,7 @@ def test_a_model_of_images_names_its_patches(folders, tmp_path):
 
 @pytest.mark.parametrize("name", ["dinov2", "yolos"])
 def test_patches_are_those_that_the_processor_cuts(tmp_path, name):
-    """Registers stand before them, and images may be larger than a configuration says; YOLO's tokens stand behind."""
+    """Registers precede patches, images may be larger than in the configuration, and YOLO appends tokens."""
     torch.manual_seed(0)
     if name == "dinov2":
         model = hf.Dinov2WithRegistersModel(hf.Dinov2WithRegistersConfig(**IMAGE, num_register_tokens=3))

@@ -64,7 +64,7 @@ def boxes_of(page, selector: str) -> list[dict[str, float]]:
 
 @contextmanager
 def pages_of(browser, address: str) -> Iterator[Callable]:
-    """What opens pages of a server at a fragment; none of them logs anything or raises an error."""
+    """Yields a function that opens pages of a server at a fragment; no page may log anything or raise an error."""
     complaints: list[str] = []
     context = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
 

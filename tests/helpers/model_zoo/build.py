@@ -210,7 +210,9 @@ def built(model: type[PreTrainedModel]) -> PreTrainedModel:
     for each in configs(config):
         if getattr(each, "use_cache", False):
             each.use_cache = False
-    torch.use_deterministic_algorithms(True, warn_only=True)  # what nobody initializes is NaN then, and found below
+    torch.use_deterministic_algorithms(
+        True, warn_only=True
+    )  # uninitialized memory is NaN then, which is detected below
     try:
         made = model(config).eval()
     finally:

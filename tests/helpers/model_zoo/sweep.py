@@ -56,7 +56,7 @@ UNBUILT = [
 
 
 UNRUN = r"^Llama4ForConditionalGeneration: .* no attribute 'image_outputs'"
-"""An error of a model of transformers 5.24 that nobody can run."""
+"""The error of a model that transformers 5.24 cannot run."""
 
 
 def outcome(kind: type[PreTrainedModel]) -> Outcome:
@@ -106,7 +106,7 @@ def outcome(kind: type[PreTrainedModel]) -> Outcome:
 
 
 def _as_the_model_has_it(layer: Any) -> Tensor:
-    """The weights with the keys that are not tokens behind those of the sequence."""
+    """The weights with prefix keys after those of the sequence."""
     return layer.weights.dense().roll(-layer._recorder._num_prefix, 3)
 
 
