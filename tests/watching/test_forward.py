@@ -10,7 +10,7 @@ from helpers.model_zoo.families import FAMILIES, attentions, built, eager, paddi
 from regard.errors import InvalidArgument, InvalidType
 from regard.ops.measures import Measure
 from regard.watching.transformers_attention import call_from_transformers
-from regard.watching.transformers_masks import MaskRegistry
+from regard.watching.transformers_masks import MaskOrigins
 
 pytest.importorskip("transformers")
 CASES = [(name, side) for name, family in FAMILIES.items() for side in ("none", *(["left", "right"] * family.padded))]
@@ -255,7 +255,7 @@ def test_flash_attention_gets_its_window_as_a_number(causal):
     """It is given no mask; it takes a GPU, so that its call is read alone."""
     query, key = torch.randn(2, 1, 2, 9, 4)
     options = {"sliding_window": 3, "is_causal": causal, "scaling": 0.5}
-    module, masks = torch.nn.Identity(), MaskRegistry()
+    module, masks = torch.nn.Identity(), MaskOrigins()
     call = call_from_transformers("flash_attention_2", module, query, key, None, options, "decoder", masks)
     distance = torch.arange(9) - torch.arange(9)[:, None]
     allowed = (distance.abs() < 3) & ((distance <= 0) | (not causal))

@@ -31,7 +31,7 @@ from regard.watching.module_inspection import (
 from regard.watching.result import LayerKey, Recorders, WatchResult
 from regard.watching.retention import Retention
 from regard.watching.torch_attention import SdpaInterceptor, check_inputs
-from regard.watching.transformers_masks import MaskRegistry
+from regard.watching.transformers_masks import MaskOrigins
 from regard.watching.unsupported import OWN_CODE, label, remedy, why_no_attention
 
 
@@ -63,7 +63,7 @@ class Listener(WatchBlock):
         super().__init__(model)
         self.interventions = interventions
         self.fuses_output = fuses_output and bool(measures) and heads is None
-        self.masks = MaskRegistry()
+        self.masks = MaskOrigins()
         self._measures, self._retention = measures, retention
         self._layer_names, self._heads, self._joins_steps = layers, heads, joins_steps
         self._kinds: dict[int, AttentionKind] = {}

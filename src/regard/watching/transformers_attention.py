@@ -28,7 +28,7 @@ from regard.recordings.layer import AttentionKind
 from regard.watching.call import AttentionCall
 from regard.watching.prefix_keys import as_prefix
 from regard.watching.registry import listener_for
-from regard.watching.transformers_masks import MaskRegistry, make_mask
+from regard.watching.transformers_masks import MaskOrigins, make_mask
 
 SPARSE_INDEX_ARGS = {"indices", "block_indices", "top_k_indices"}
 """Arguments of attention to selected keys, which are not in the mask."""
@@ -185,7 +185,7 @@ def call_from_transformers(
     mask: Any,
     options: dict[str, Any],
     kind: AttentionKind,
-    masks: MaskRegistry,
+    masks: MaskOrigins,
     unknown: Sequence[str] = (),
 ) -> AttentionCall:
     """The arguments of an attention function as a call.

@@ -1,7 +1,7 @@
 """What the masks of transformers' models mean: a rule, the positions of queries and keys, and padding.
 
 Models build their masks by functions of `ALL_MASK_ATTENTION_FUNCTIONS`. While a watch is open these are wrapped, and a
-`MaskRegistry` remembers the arguments that each mask was made from.
+`MaskOrigins` remembers the arguments that each mask was made from.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class MaskOrigin:
         if self.pattern is None:
             batch, heads, queries, keys = (1,) * (4 - allowed.ndim) + tuple(allowed.shape)
             spans = to_spans(allowed, (batch, heads, queries, keys), 0, allowed.device)
-            return spans or as_mask(allowed.clone())  # a clone, because the registry holds the mask itself weakly
+            return spans or as_mask(allowed.clone())  # a clone, because MaskOrigins holds the mask itself weakly
         of_keys = None
         padding = self.part_of_padding(self.kv_offset, self.shape[1])
         if padding is not None and self.padding is not None and not bool(self.padding.all()):
@@ -92,7 +92,7 @@ class MaskOrigin:
         return to_spans(rule, (len(padding), 1, *self.shape), self.q_offset - self.kv_offset, padding.device) or rule
 
 
-class MaskRegistry:
+class MaskOrigins:
     """The origins of a model's masks.
 
     The origin of a mask tensor lives as long as the tensor. The origin of a skipped mask (None) lives until the next

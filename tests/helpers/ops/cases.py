@@ -174,7 +174,7 @@ SCORES: dict[str, Case] = {
     name: Case(score.rule, score.tensors, FORMULAS[name], name not in UNSCALED)
     for name, score in (cases.SCORES | {"own": OWN_SCORE}).items()
 }
-"""By name; those of the registry first in their order, then variants and a user's own."""
+"""By name; the built-in ones first in their order, then variants and a user's own."""
 
 
 def mask(name: str, batch: int, heads: int, queries: int, keys: int) -> Any:
