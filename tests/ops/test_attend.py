@@ -143,22 +143,25 @@ class FixedScore(Score):
         return self.result
 
 
+WRONG_RESULTS = {
+    r"int64 \(6, 6\)": torch.ones(6, 6, dtype=torch.int64),
+    r"bool \(3, 6\)": torch.ones(3, 6, dtype=torch.bool),
+    r"float32 \(3, 6\)": torch.ones(3, 6),
+    "NoneType": None,
+}
+
+
 @pytest.mark.parametrize("kernel", [Reference(), Blockwise(), Sdpa()], ids=lambda kernel: kernel.name)
-@pytest.mark.parametrize(
-    ("result", "actual"),
-    [
-        (torch.ones(6, 6, dtype=torch.int64), r"int64 \(6, 6\)"),
-        (torch.ones(3, 6, dtype=torch.bool), r"bool \(3, 6\)"),
-        (torch.ones(3, 6), r"float32 \(3, 6\)"),
-        (None, "NoneType"),
-    ],
-)
-def test_results_of_a_user_s_rule_are_checked(kernel, result, actual):
+def test_results_of_a_user_s_rule_are_checked(kernel, subtests):
     query, expected = torch.randn(1, 2, 6, 4), r"\(batch, heads, rows, keys\) = \(1, [12], 6, 6\), got "
-    with pytest.raises(InvalidArgument, match=rf"mask FixedMask: allowed\(\) must return a bool .*{expected}{actual}"):
-        attend(query, query, query, mask=FixedMask(result), kernel=kernel)
-    if kernel.supports(FixedScore):
-        with pytest.raises(InvalidArgument, match=rf"score FixedScore: .* must return a floating.*{expected}{actual}"):
+    for actual, result in WRONG_RESULTS.items():
+        message = rf"mask FixedMask: allowed\(\) must return a bool .*{expected}{actual}"
+        with subtests.test(rule="mask", actual=actual), pytest.raises(InvalidArgument, match=message):
+            attend(query, query, query, mask=FixedMask(result), kernel=kernel)
+        if not kernel.supports(FixedScore):
+            continue
+        message = rf"score FixedScore: .* must return a floating.*{expected}{actual}"
+        with subtests.test(rule="score", actual=actual), pytest.raises(InvalidArgument, match=message):
             attend(query, query, query, score=FixedScore(result), kernel=kernel)
 
 

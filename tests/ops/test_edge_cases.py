@@ -143,11 +143,11 @@ def test_mass_takes_any_mask_that_attend_takes(kind, kernel):
     torch.testing.assert_close(*pairs)
 
 
-@pytest.mark.parametrize("inputs", ["causal", 3, Causal, torch.ones(9, 12), torch.ones(5, 12, dtype=torch.bool)])
-def test_mass_refuses_invalid_masks(inputs):
+@pytest.mark.parametrize("mask", ["causal", 3, Causal, torch.ones(9, 12), torch.ones(5, 12, dtype=torch.bool)])
+def test_mass_refuses_invalid_masks(mask):
     query, key, value = tensors()
     with pytest.raises((InvalidArgument, InvalidType)):
-        attend(query, key, value, measure=Mass(inputs))
+        attend(query, key, value, measure=Mass(mask))
 
 
 @pytest.mark.parametrize("node", [2**40, 2**62, 2**63 - 1])

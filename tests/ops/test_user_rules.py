@@ -406,28 +406,28 @@ def test_an_invalid_mask_function_is_rejected(function, message):
         weights(x, x, mask=function)
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda: regard.BlockMean(0), InvalidArgument, "BlockMean.block_size: expected an int of at least 1, got 0"),
-        (lambda: regard.Diagonal(1.5), InvalidType, "Diagonal.offset: expected an int"),
-        (lambda: regard.TopK(0), InvalidArgument, "TopK.k: expected an int of at least 1, got 0"),
-        (lambda: regard.DistanceHistogram(-1), InvalidArgument, "DistanceHistogram.max_distance: expected"),
-        (lambda: regard.Bias(0.5), InvalidType, "Bias.tensor: expected a floating-point tensor, got float"),
-        (
-            lambda: regard.Padding(torch.ones(2, 3, dtype=torch.int64)),
-            InvalidType,
-            r"an attention_mask with \.bool\(\)",
-        ),
-        (lambda: weights(X, X, score=X), InvalidType, r"score: .* got a tensor; .*regard\.Bias\(tensor\)"),
-        (lambda: weights(X, X, score="sum"), InvalidArgument, "score: unknown name 'sum'"),
-        (lambda: attend(X, X, X, measure=regard.TopK), InvalidType, r"got the class TopK; use TopK\(\.\.\.\)"),
-        (lambda: check(PerHead()), InvalidArgument, r"rule: PerHead failed .* pass shapes=\[\.\.\.\]"),
-    ],
-)
-def test_errors_tell_the_user_what_to_do(make, error, message):
-    with pytest.raises(error, match=message):
-        make()
+ERRORS = [
+    (lambda: regard.BlockMean(0), InvalidArgument, "BlockMean.block_size: expected an int of at least 1, got 0"),
+    (lambda: regard.Diagonal(1.5), InvalidType, "Diagonal.offset: expected an int"),
+    (lambda: regard.TopK(0), InvalidArgument, "TopK.k: expected an int of at least 1, got 0"),
+    (lambda: regard.DistanceHistogram(-1), InvalidArgument, "DistanceHistogram.max_distance: expected"),
+    (lambda: regard.Bias(0.5), InvalidType, "Bias.tensor: expected a floating-point tensor, got float"),
+    (
+        lambda: regard.Padding(torch.ones(2, 3, dtype=torch.int64)),
+        InvalidType,
+        r"an attention_mask with \.bool\(\)",
+    ),
+    (lambda: weights(X, X, score=X), InvalidType, r"score: .* got a tensor; .*regard\.Bias\(tensor\)"),
+    (lambda: weights(X, X, score="sum"), InvalidArgument, "score: unknown name 'sum'"),
+    (lambda: attend(X, X, X, measure=regard.TopK), InvalidType, r"got the class TopK; use TopK\(\.\.\.\)"),
+    (lambda: check(PerHead()), InvalidArgument, r"rule: PerHead failed .* pass shapes=\[\.\.\.\]"),
+]
+
+
+def test_errors_tell_the_user_what_to_do(subtests):
+    for make, error, message in ERRORS:
+        with subtests.test(message), pytest.raises(error, match=message):
+            make()
 
 
 X = torch.zeros(1, 1, 3, 4)
