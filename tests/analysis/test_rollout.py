@@ -26,11 +26,11 @@ def layers(count=3, batch=2, heads=4, tokens=7, mask=None, sinks=False):
 def dense(layers, fuse, residual):
     """(batch, tokens, tokens): the product of the layers as the paper writes it."""
     tokens = layers[0].shape[2]
-    actual = torch.eye(tokens, dtype=torch.float64)
+    product = torch.eye(tokens, dtype=torch.float64)
     for layer in layers:
         augmented = residual * torch.eye(tokens, dtype=torch.float64) + (1 - residual) * fuse(layer.dense())
-        actual = augmented / augmented.sum(-1, keepdim=True) @ actual
-    return actual
+        product = augmented / augmented.sum(-1, keepdim=True) @ product
+    return product
 
 
 EMPTY = torch.arange(7)[:, None] != 2

@@ -129,8 +129,8 @@ def test_validation_has_every_pair_once(corpus: PairDataset) -> None:
     loaders = [PairLoader(corpus, 400, rank=rank, world_size=2) for rank in range(2)]
     for _ in range(2):
         batches = [list(loader) for loader in loaders]
-        assert [len(actual) for actual in batches] == [len(loader) for loader in loaders]
-        assert sum(len(batch.input_ids) for actual in batches for batch in actual) == len(corpus)
+        assert [len(of_process) for of_process in batches] == [len(loader) for loader in loaders]
+        assert sum(len(batch.input_ids) for of_process in batches for batch in of_process) == len(corpus)
 
 
 def test_a_small_validation_set_is_divided_among_all_processes(corpus: PairDataset) -> None:

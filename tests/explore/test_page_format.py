@@ -47,13 +47,13 @@ def stored(weights: torch.Tensor) -> np.ndarray:
 def boundaries() -> torch.Tensor:
     """Float32 numbers around every number at which the third decimal changes, up to 1.01."""
     exact = np.float32((2 * np.arange(1010) + 1) / 2000)
-    actual = [exact]
+    numbers = [exact]
     for direction in (0, 2):
         number = exact
         for _ in range(4):
             number = np.nextafter(number, np.float32(direction))
-            actual.append(number)
-    return torch.from_numpy(np.concatenate(actual))
+            numbers.append(number)
+    return torch.from_numpy(np.concatenate(numbers))
 
 
 SIXTEENTHS = torch.arange(17) / 16  # the only float32 numbers with a tie in the fourth decimal

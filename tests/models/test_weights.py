@@ -130,15 +130,15 @@ def test_damaged_pickles_and_sparse_tensors_are_refused(tmp_path):
     file, draw = tmp_path / "pytorch_model.bin", random.Random(0)
     for zipped in (True, False):
         torch.save(weights, file, _use_new_zipfile_serialization=zipped)
-        full = file.read_bytes()
-        for size in (1, 10, 1000, len(full) - 1):
-            file.write_bytes(full[:size])
+        data = file.read_bytes()
+        for size in (1, 10, 1000, len(data) - 1):
+            file.write_bytes(data[:size])
             with pytest.raises(InvalidCheckpoint):
                 load_model(tmp_path)
         for _ in range(60):
-            damaged = bytearray(full)
+            damaged = bytearray(data)
             for _ in range(3):
-                damaged[draw.randrange(min(len(full), 2000))] = draw.randrange(256)
+                damaged[draw.randrange(min(len(data), 2000))] = draw.randrange(256)
             file.write_bytes(damaged)
             with suppress(InvalidCheckpoint):  # some bytes do not matter
                 load_model(tmp_path)

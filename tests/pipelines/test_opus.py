@@ -39,14 +39,14 @@ def translate_with_transformers(folder, texts, **options):
         tokenizer = MarianTokenizer.from_pretrained(folder)
     model = MarianMTModel.from_pretrained(folder).eval()
     model.generation_config.max_length = None
-    actual = []
+    translations = []
     for text in texts:
         inputs = tokenizer(text, return_tensors="pt")
         limit = 2 * inputs["input_ids"].shape[1] + 20  # the limit of this library
         words = model.generate(**inputs, max_new_tokens=limit, **options)
         ended = words.shape[1] - 1 < limit
-        actual += tokenizer.batch_decode(words, skip_special_tokens=True) if ended else [None]
-    return actual
+        translations += tokenizer.batch_decode(words, skip_special_tokens=True) if ended else [None]
+    return translations
 
 
 @pytest.mark.parametrize("beam", [1, 4])

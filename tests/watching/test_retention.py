@@ -21,9 +21,9 @@ SDPA = nn.functional.scaled_dot_product_attention
 @pytest.mark.parametrize("name", ["bert", "gpt2", "mistral", "t5"])
 def test_weights_times_values_give_the_output(name):
     model, inputs = built(name), FAMILIES[name].inputs()
-    actual = {}
+    outputs = {}
     hooks = [
-        module.register_forward_hook(lambda module, args, output, name=each: actual.update({name: output[0]}))
+        module.register_forward_hook(lambda module, args, output, name=each: outputs.update({name: output[0]}))
         for each, module in model.named_modules()
     ]
     with regard.watch(model, keep_values=True) as result, torch.no_grad():
@@ -37,7 +37,7 @@ def test_weights_times_values_give_the_output(name):
         module = model.get_submodule(layer.name)
         last = next((part for part in ("c_proj", "o_proj", "o") if hasattr(module, part)), None)
         rows = getattr(module, last)(rows) if last else rows
-        assert torch.allclose(rows, actual[layer.name], atol=1e-5), layer.name
+        assert torch.allclose(rows, outputs[layer.name], atol=1e-5), layer.name
 
 
 def test_values_of_a_generation_are_joined():

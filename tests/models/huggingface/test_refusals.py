@@ -201,18 +201,18 @@ def test_folders_of_sentence_transformers_that_do_not_fit_are_refused(tmp_path):
 def test_an_index_that_leads_elsewhere_is_refused(tmp_path):
     bert().save_pretrained(tmp_path, max_shard_size="10kB")
     index = tmp_path / "model.safetensors.index.json"
-    full = index.read_text()
-    index.write_text(full.replace("model-00001-of", "../model-00001-of"))
+    original = index.read_text()
+    index.write_text(original.replace("model-00001-of", "../model-00001-of"))
     with pytest.raises(
         InvalidCheckpoint, match=r"weight_map: expected names of files in its folder, got '\.\./model-00001-of-"
     ):
         load_model(tmp_path)
-    index.write_text(full.replace("model-00001-of", "model-0000x-of"))
+    index.write_text(original.replace("model-00001-of", "model-0000x-of"))
     with pytest.raises(
         InvalidCheckpoint, match=r"model-0000x-of-.*: no such file, but model\.safetensors\.index\.json lists it"
     ):
         load_model(tmp_path)
-    index.write_text(full.replace('"model-00001-of-', '5, "x": "model-00001-of-', 1))
+    index.write_text(original.replace('"model-00001-of-', '5, "x": "model-00001-of-', 1))
     with pytest.raises(InvalidCheckpoint, match="weight_map: expected names of files in its folder, got 5"):
         load_model(tmp_path)
     index.write_text("[]")
