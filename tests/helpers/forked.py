@@ -52,7 +52,9 @@ class ScriptResult:
     err: str
 
 
-def run_script(script: Path, *arguments: object, folder: Path, timeout: float = 300, **environment: str) -> ScriptResult:
+def run_script(
+    script: Path, *arguments: object, folder: Path, timeout: float = 300, **environment: str
+) -> ScriptResult:
     """Run a Python script in a folder that also gets the files of its output."""
     out, errors = folder / "stdout.txt", folder / "stderr.txt"
     strings = list(map(str, arguments))
