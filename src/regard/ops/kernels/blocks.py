@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd, lcm
 from typing import Any
 
@@ -31,21 +32,47 @@ class BlockSizes:
         elements: Cells of a block. 2 MiB in float32 stay in a CPU core's cache; an accelerator needs work for all its
             processors.
         elements_per_head: Numbers held for the rows of one head; beyond, a block has fewer rows.
+        waits: Whether to read a value means to wait for the device. Then the ranges of keys of all blocks are read
+            before the first one, and nothing is read later.
     """
 
     rows: int
     max_rows: int
     elements: int
     elements_per_head: int
+    waits: bool = False
 
     def __post_init__(self) -> None:
         with Checks() as checks:
-            for name, value in vars(self).items():
-                checks.integer(f"BlockSizes.{name}", value, low=1)
+            for name in ("rows", "max_rows", "elements", "elements_per_head"):
+                checks.integer(f"BlockSizes.{name}", getattr(self, name), low=1)
 
 
 CPU = BlockSizes(rows=128, max_rows=1024, elements=2**19, elements_per_head=2**22)
-ACCELERATOR = BlockSizes(rows=1024, max_rows=2048, elements=2**25, elements_per_head=2**28)
+
+UNKNOWN_MEMORY = 2**33
+"""Bytes of a device that does not say how many it has."""
+
+
+@lru_cache(maxsize=64)
+def accelerator_sizes(memory: int = UNKNOWN_MEMORY) -> BlockSizes:
+    """Sizes for a device with so many bytes: a matrix of a block's cells in float32 takes 1/128 of them.
+
+    A pass forward and backward holds about ten such matrices. From 64 GiB on blocks do not grow: starting an operation
+    takes far less time than computing it.
+    """
+    elements = min(max(memory // 512, 2**20), 2**27)
+    return BlockSizes(rows=1024, max_rows=2048, elements=elements, elements_per_head=4 * elements, waits=True)
+
+
+@lru_cache(maxsize=64)
+def sizes_on(device: torch.device) -> BlockSizes:
+    """The sizes that suit a device."""
+    if device.type == "cpu":
+        return CPU
+    if device.type in ("cuda", "xpu"):
+        return accelerator_sizes(torch.get_device_module(device).get_device_properties(device).total_memory)
+    return accelerator_sizes(torch.mps.recommended_max_memory() if device.type == "mps" else UNKNOWN_MEMORY)
 
 
 @dataclass(eq=False)
@@ -58,6 +85,8 @@ class BlockLocation:
         heads: Query heads; within one head of keys, or of values, where these are shared.
         rows: Queries.
         tile: The block's tile, over its range of keys.
+        full_keys: Keys that every row may attend to; an empty range if none are known.
+        waits: See `BlockSizes`.
     """
 
     request: AttentionRequest
@@ -65,23 +94,19 @@ class BlockLocation:
     heads: slice
     rows: Index
     tile: Tile
+    full_keys: KeyRange
+    waits: bool
 
     @property
     def index(self) -> BlockIndex:
         """The entries of each axis."""
         return self.batch, self.heads, self.rows, slice(*self.tile.keys)
 
-    def full_key_range(self) -> KeyRange:
-        """Keys that every row may attend to; an empty range if none are known."""
-        if self.request.mask is None:
-            return self.tile.keys
-        return self.tile.clip(*self.request.mask.full_key_range(self.tile))
-
-    def masked_ranges(self, full: KeyRange) -> list[tuple[slice, Tensor]]:
+    def masked_ranges(self) -> list[tuple[slice, Tensor]]:
         """The cells outside the full range that are masked: ranges of the block's keys, each with a bool tensor."""
         ranges: list[tuple[slice, Tensor]] = []
         start, stop = self.tile.keys
-        for low, high in ((start, full.start), (full.stop, stop)):
+        for low, high in ((start, self.full_keys.start), (self.full_keys.stop, stop)):
             if low < high:
                 allowed = self.request.allowed(self.tile.with_keys(KeyRange(low, high)))
                 ranges.append((slice(low - start, high - start), ~allowed))
@@ -132,8 +157,11 @@ def partition(
     everything = slice(0, batch), slice(0, heads)
     summaries: dict[int, Any] = {}
     by_count: dict[int, list[slice]] = {}  # rows, by the number of heads with as many keys that fit into a block
+    ranges = _BlockRanges(request, rows, sizes.waits)
     for block_rows in slices(slice(0, queries), rows):
-        key_range = _key_range(request, request.tile(*everything, block_rows, summaries=summaries))
+        key_range = ranges.find_keys(
+            request.tile(*everything, block_rows, summaries=summaries), *everything, block_rows
+        )
         cells = max(1, key_range.width * per_cell) * rows
         by_count.setdefault(max(1, room // cells), []).append(block_rows)
     lanes = batch * heads
@@ -151,7 +179,9 @@ def partition(
                 for h in slices(stream_heads, size):
                     for r in row_blocks:
                         tile = request.tile(b, h, r, summaries=summaries)
-                        yield BlockLocation(request, b, h, r, tile.with_keys(_key_range(request, tile)))
+                        tile = tile.with_keys(ranges.find_keys(tile, b, h, r))
+                        full = ranges.find_full_keys(tile, b, h, r)
+                        yield BlockLocation(request, b, h, r, tile, full, sizes.waits)
 
     return [stream(b, h) for b in slices(everything[0], batch_step) for h in slices(everything[1], wide)]
 
@@ -192,15 +222,50 @@ def _largest_divisor(number: int, limit: int) -> int:
     return max(size for size in range(1, number + 1) if number % size == 0 and size <= limit)
 
 
-def _key_range(request: AttentionRequest, tile: Tile) -> KeyRange:
-    """The keys that any row of a tile may attend to; one masked key if there is none, so that no axis is empty."""
-    keys = request.shape[3]
-    if request.mask is None:
-        return KeyRange(0, keys)
-    start, stop = tile.clip(*request.mask.key_range(tile))
-    if start < stop:
-        return KeyRange(start, stop)
-    return KeyRange(start, start + 1) if start < keys else KeyRange(keys - 1, keys)
+class _BlockRanges:
+    """Which keys the rows of blocks may attend to.
+
+    Args:
+        request: The matrix.
+        rows: Queries of a block.
+        waits: See `BlockSizes`.
+    """
+
+    def __init__(self, request: AttentionRequest, rows: int, waits: bool) -> None:
+        self._mask, self._num_keys, self._rows = request.mask, request.shape[3], rows
+        self._table: Any = None  # (4, batch or 1, heads or 1, blocks)
+        steps = None if self._mask is None or not waits else self._mask.steps(request.place)
+        if steps is not None and (request.full_shape is not None or any(step.tensors is not tuple for step in steps)):
+            self._table = torch.stack(block_key_ranges(request, rows)).cpu().numpy()
+
+    def find_keys(self, tile: Tile, batch: slice, heads: slice, rows: slice) -> KeyRange:
+        """The keys that any row may attend to; one masked key if there is none, so that no axis is empty."""
+        keys = self._num_keys
+        if self._mask is None:
+            return KeyRange(0, keys)
+        if self._table is None:
+            start, stop = tile.clip(*self._mask.key_range(tile))
+        else:
+            starts, stops, _, _ = self._of(batch, heads, rows)
+            some = starts < stops
+            start, stop = (int(starts[some].min()), int(stops.max())) if some.any() else (0, 0)
+        if start < stop:
+            return KeyRange(start, stop)
+        return KeyRange(start, start + 1) if start < keys else KeyRange(keys - 1, keys)
+
+    def find_full_keys(self, tile: Tile, batch: slice, heads: slice, rows: slice) -> KeyRange:
+        """The keys that every row may attend to; an empty range if none are known."""
+        if self._mask is None:
+            return tile.keys
+        if self._table is None:
+            return tile.clip(*self._mask.full_key_range(tile))
+        _, _, starts, stops = self._of(batch, heads, rows)
+        return tile.clip(int(starts.max()), int(stops.min()))
+
+    def _of(self, batch: slice, heads: slice, rows: slice) -> Any:
+        """The part of the table for a block."""
+        table = self._table[..., rows.start // self._rows]
+        return table[:, batch if table.shape[1] > 1 else slice(None), heads if table.shape[2] > 1 else slice(None)]
 
 
 def slices(whole: slice, size: int) -> Iterator[slice]:

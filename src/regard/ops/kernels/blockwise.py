@@ -21,7 +21,7 @@ from regard.ops.autograd import AutogradFunction
 from regard.ops.dropout import dropped_weights
 from regard.ops.grouped_query import grouped_matmul, grouped_matmul_grad
 from regard.ops.kernels.base import KernelInputs, RunOptions, untracked_tensor_error
-from regard.ops.kernels.blocks import ACCELERATOR, CPU, BlockLocation, BlockSizes, partition
+from regard.ops.kernels.blocks import BlockLocation, BlockSizes, partition, sizes_on
 from regard.ops.kernels.differentiable import DifferentiableKernel, ForwardResult
 from regard.ops.kernels.results import MeasureResults, as_tensors
 from regard.ops.kernels.threads import run_parallel
@@ -56,9 +56,7 @@ class Blockwise(DifferentiableKernel):
 
     def sizes_on(self, device: torch.device) -> BlockSizes:
         """The sizes of the blocks on a device."""
-        if self.sizes is not None:
-            return self.sizes
-        return CPU if device.type == "cpu" else ACCELERATOR
+        return sizes_on(device) if self.sizes is None else self.sizes
 
     def streams(self, inputs: KernelInputs) -> tuple[list[Iterator[BlockLocation]], int]:
         """The blocks of a call, and the number of threads, several on a CPU where the call is large enough.
@@ -203,8 +201,7 @@ def compute_block(
     request, tile = location.request, location.tile
     score, shape = request.score, (*query.shape[:3], tile.width)
     scores = request.scores(query, key, tile)
-    full = location.full_key_range()
-    masked = location.masked_ranges(full)
+    full, masked = location.full_keys, location.masked_ranges()
     floor = lowest(scores.dtype)
     if not score.is_fresh_and_finite:  # it may contain −∞, and be a tensor of the rule or one that its gradient needs
         scores = scores.expand(shape).clamp(min=floor)
@@ -222,14 +219,14 @@ def compute_block(
     if score.sinks is not None:
         weights, lse = apply_sinks(scores, weights, score.sinks[tile.heads])
     # Where a score is NaN or infinity, softmax makes masked weights NaN, too.
-    if protect_masked or ((masked or not score.is_fresh_and_finite) and _may_be_nan(weights)):
+    if protect_masked or ((masked or not score.is_fresh_and_finite) and (location.waits or _is_nan(weights))):
         weights = weights.masked_fill(scores.detach() <= floor, 0.0)
     return Block(weights, scores, tile, location.index, request.shape, lse)
 
 
-def _may_be_nan(weights: Tensor) -> bool:
-    """Whether any row is NaN; always True on other devices than a CPU, where reading the value would synchronize."""
-    return weights.device.type != "cpu" or bool(weights.detach()[..., 0].isnan().any())
+def _is_nan(weights: Tensor) -> bool:
+    """Whether any row is NaN."""
+    return bool(weights.detach()[..., 0].isnan().any())
 
 
 def _compute(measure: Measure, block: Block) -> tuple[Any, BlockIndex]:

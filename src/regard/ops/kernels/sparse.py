@@ -22,7 +22,7 @@ from regard.ops.measures import BlockMean, KLDivergence, Measure
 from regard.ops.request import AttentionRequest
 from regard.ops.rules import builtin_classes
 from regard.ops.scores import Score
-from regard.ops.tile import KeyRange, Tile
+from regard.ops.tile import Tile
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,11 @@ class GraphBlockLocation(BlockLocation):
     rows: Tensor  # pyright: ignore[reportIncompatibleVariableOverride]
     is_edge: Tensor
 
-    def masked_ranges(self, full: KeyRange) -> list[tuple[slice, Tensor]]:
+    def masked_ranges(self) -> list[tuple[slice, Tensor]]:
         """All cells at once: padding may be anywhere."""
         assert self.request.mask is not None
         allowed = _allowed(self.request.mask, self.tile, self.is_edge)
         return [(slice(0, self.tile.width), ~allowed)]
-
-    def full_key_range(self) -> KeyRange:
-        return self.tile.no_keys
 
     def accumulate_queries(self, whole: Tensor, part: Tensor) -> None:
         whole[self.batch, self.heads].index_add_(2, self.rows, part)
@@ -122,7 +119,7 @@ def _graph_blocks(request: AttentionRequest, value: Tensor | None, sizes: BlockS
             columns = graph.key_idx[torch.minimum(edge, last[:, None])]
         for h in slices(slice(0, heads), unit):
             tile = request.tile(slice(0, batch), h, rows, columns, summaries)
-            yield GraphBlockLocation(request, slice(0, batch), h, rows, tile, is_edge)
+            yield GraphBlockLocation(request, slice(0, batch), h, rows, tile, tile.no_keys, sizes.waits, is_edge)
 
 
 def _allowed(mask: Mask, tile: Tile, is_edge: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from regard.checks import Checks
 from regard.errors import InvalidArgument
 from regard.ops.measures.base import Block, BlockIndex, Measure
 from regard.ops.steps import Place, Step
-from regard.ops.tile import Index, Shape
+from regard.ops.tile import Index, Shape, index_size
 
 
 class BlockMean(Measure):
@@ -96,7 +96,7 @@ class GroupPool(Measure):
         self.num_groups = self._count_groups()
 
     def compute(self, block: Block) -> Float[Tensor, "batch heads query_groups key_groups"]:
-        self.check_unchanged()
+        block.tile.summary(self)
         weights = block.weights
         batch, _, rows, keys = block.index
         key_groups = _of_batch(self.key_groups, batch)[..., keys][:, None, None]
@@ -116,6 +116,10 @@ class GroupPool(Measure):
         sums = sums * shares[:, None, :, None]
         means = sums.new_zeros(*sums.shape[:2], len(present) + 1, count)
         return means.scatter_add(2, bins[:, None, :, None].expand_as(sums), sums)[:, :, :-1]
+
+    def summarize(self) -> None:
+        """Called once per pass."""
+        self.check_unchanged()
 
     def steps(self, place: Place) -> list[Step]:
         """Of each query the share in its group and the group, (batch or 1, 1, queries, 1); the group of each key."""
@@ -169,9 +173,9 @@ class GroupPool(Measure):
         return query, key
 
     def _present(self, batch: slice, rows: Index) -> Tensor:
-        """The groups that some rows belong to; all groups for all rows."""
+        """The groups that some rows belong to; all groups if there are few, because those of the rows must be read."""
         groups = _of_batch(self.query_groups, batch)
-        if isinstance(rows, slice) and rows.stop - rows.start == groups.shape[1]:
+        if index_size(rows) >= min(self.num_groups[0], groups.shape[1]):
             return torch.arange(self.num_groups[0], device=groups.device)
         present = groups[:, rows].unique()
         return present[present >= 0].to(torch.int64)
