@@ -27,6 +27,13 @@ def pytest_configure(config):
     hypothesis.settings.load_profile("all" if os.environ.get("REGARD_TEST_ALL") == "1" else "quick")
 
 
+def pytest_collection_modifyitems(items):
+    """Rules that an example defines are a user's: they must not be registered as those of the module."""
+    for item in items:
+        if isinstance(item, pytest.DoctestItem):
+            item.dtest.globs["__name__"] = "example"
+
+
 def pytest_collection_finish():
     """Modules and collected tests stay to the end: a full garbage collection would visit them for most of a second."""
     gc.collect()
