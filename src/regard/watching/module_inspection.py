@@ -87,9 +87,11 @@ def may_attend(cls: type[nn.Module]) -> bool:
 
 def around_attention(modules: Mapping[str, nn.Module]) -> set[str]:
     """The names of a model, of the modules in it that may attend, and of all modules around these."""
+    classes = set(map(type, modules.values()))
+    attending = {cls for cls in classes if issubclass(cls, REGARD_LAYERS) or may_attend(cls)}
     names = {""}
     for name, module in modules.items():
-        if isinstance(module, REGARD_LAYERS) or may_attend(type(module)):
+        if type(module) in attending:
             while name not in names:
                 names.add(name)
                 name = name.rpartition(".")[0]
