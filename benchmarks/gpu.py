@@ -1,52 +1,95 @@
-"""On a GPU: `regard.attend` and a watched BERT compared with SDPA, dense attention and the unwatched model.
+"""On a GPU: `regard.attend`, decoding, and watched models, compared with what they replace.
 
-First the results are compared with float64 on the CPU. Then come times (medians of ratios; CUDA events) and peak memory
-above the inputs. Kernels in Triton compute these measures.
+First the results are compared with float64 on the CPU. Then come times (medians of ratios; all runs in turn, CUDA
+events), peak memory above the inputs, and the share of the peak of a matrix product. It stops in time for a borrowed
+GPU and writes what it has.
 
-Run: ``python benchmarks/gpu.py``; for a quick check: ``--keys 256 --rounds 1``.
+Run: ``python benchmarks/gpu.py``; with ``--dry-run``, tiny sizes on the CPU show that it runs.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import statistics
-from collections.abc import Callable
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
+import gpu_peers as peers
 import torch
-from attention import dense
+from gpu_clock import Clock, Run, without_gradients
+from gpu_models import measure_models
 from timing import report
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import regard
+from regard.diagnostics.cases import CASES
+from regard.diagnostics.comparison import compare
+from regard.ops.kernels.dispatch import KERNELS
 
-SEED, HEADS, HEAD_DIM = 0, 32, 128
-MEASURES = ["entropy", "received"]
-DENSE = [lambda scores, weights: torch.special.entr(weights).sum(-1), lambda scores, weights: weights.sum(-2)]
-Run = Callable[[], object]
-
-
-def milliseconds(run: Run) -> float:
-    """Time of a call on the GPU."""
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    run()
-    end.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(end)
+SEED, HEADS, MAX_DENSE_KEYS = 0, 32, 8192
+MEASURES = {
+    "output": [],
+    "output and received": ["received"],
+    "output, entropy and received": ["entropy", "received"],
+    "output and four measures": ["entropy", "received", "max", "mean_distance"],
+}
+WITH_GRADIENTS = {"output": [], "entropy and received": ["entropy", "received"]}
+RELATIVE = "time relative to SDPA"
 
 
-def relative(ours: Run, baseline: Run, rounds: int) -> list[float]:
-    """Our time divided by the baseline's, in turn, after three warm-up rounds."""
-    for _ in range(3):
-        milliseconds(ours), milliseconds(baseline)
-    return [milliseconds(ours) / milliseconds(baseline) for _ in range(rounds)]
+@dataclass(frozen=True)
+class Case:
+    """A call of attention, whose first four values a table of the page has."""
+
+    dtype: torch.dtype
+    keys: int
+    head_dim: int = 128
+    mask: str = "full"
+    batch: int = 1
+    has_backward: bool = False
+    with_flex: bool = False
+
+    def __str__(self) -> str:
+        name = f"{str(self.dtype).removeprefix('torch.')}, {self.keys}"
+        others = [] if self.head_dim == 128 else [f"head_dim {self.head_dim}"]
+        others += [] if self.mask == "full" else [self.mask]
+        others += [] if self.batch == 1 else [f"batch {self.batch}"]
+        return ", ".join([name, *others])
+
+    def products(self) -> float:
+        """Floating-point operations of one matrix product over all allowed pairs."""
+        width = {"full": self.keys, "causal": self.keys / 2, "window": min(1024, self.keys)}[self.mask]
+        return 2.0 * self.batch * HEADS * self.keys * width * self.head_dim
 
 
-def peak_megabytes(run: Run) -> float:
+def cases(device: str) -> list[Case]:
+    """In the order of their importance."""
+    if device == "cpu":
+        return [Case(torch.float32, 64, 16, "causal", has_backward=True), Case(torch.bfloat16, 64)]
+    half = Case(torch.bfloat16, 16384, has_backward=True, with_flex=True)
+    return [
+        half,
+        replace(half, mask="causal"),
+        *(replace(half, keys=n, with_flex=n == 4096) for n in (4096, 512)),
+        *(replace(half, keys=n, mask="causal", with_flex=False) for n in (4096, 512)),
+        replace(half, head_dim=64, with_flex=False),
+        replace(half, head_dim=64, mask="causal", with_flex=False),
+        replace(half, mask="window", with_flex=False, has_backward=False),
+        *(Case(torch.float32, n) for n in (4096, 512)),
+        Case(torch.bfloat16, 1024, batch=16, has_backward=True),
+        Case(torch.bfloat16, 131072, mask="causal"),
+        Case(torch.bfloat16, 1024, has_backward=True),
+        Case(torch.float32, 16384),
+    ]
+
+
+def peak_megabytes(run: Run, device: str) -> float:
     """Peak memory of a call above what was allocated before."""
+    if device == "cpu":
+        return 0.0
     gc.collect()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
@@ -56,144 +99,119 @@ def peak_megabytes(run: Run) -> float:
     return (torch.cuda.max_memory_allocated() - before) / 1e6
 
 
-def qkv(n: int, dtype: torch.dtype, requires_grad: bool = False) -> list[Tensor]:
-    """Random query, key and value on the GPU."""
-    return [torch.randn(1, HEADS, n, HEAD_DIM, device="cuda", dtype=dtype).requires_grad_(requires_grad) for _ in "qkv"]
+def measure_attend(case: Case, clock: Clock, memory: dict[str, float]) -> None:
+    """Forward passes, and forward and backward ones."""
+    shape = case.batch, HEADS if clock.device == "cuda" else 2, case.keys, case.head_dim
+    parts = [torch.randn(shape, device=clock.device, dtype=case.dtype) for _ in "qkv"]
+    is_causal = case.mask == "causal"
+    mask = {"full": None, "causal": regard.Causal(), "window": regard.Window(1023, 0)}[case.mask]
+
+    def ours(measures: list[str], tensors: list[Tensor]) -> Run:
+        return lambda: regard.attend(*tensors, mask=mask, measure=measures)
+
+    runs = peers.backends(parts, is_causal)
+    runs |= {name: ours(measures, parts) for name, measures in MEASURES.items()}
+    runs |= peers.colreduce(parts, is_causal)
+    if case.keys <= MAX_DENSE_KEYS:
+        runs["dense PyTorch, the same answers"] = peers.dense(parts, is_causal)
+    if case.with_flex and clock.device == "cuda":
+        runs |= peers.flex(parts, is_causal)
+    runs = {name: without_gradients(run) for name, run in runs.items()}
+    clock.compare(runs, "SDPA", RELATIVE, str(case))
+    for name, label in (("output, entropy and received", None), ("dense PyTorch, the same answers", "dense PyTorch")):
+        if name in runs:
+            memory[f"{label or name}, {case}"] = peak_megabytes(runs[name], clock.device)
+    if not case.has_backward:
+        return
+    leaves = [part.requires_grad_() for part in parts]
+
+    def trained(measures: list[str]) -> Run:
+        def run() -> object:
+            att = regard.attend(*leaves, mask=mask, measure=measures)
+            results = [att.output, *att.measured.values()]
+            return torch.autograd.grad(results, leaves, [torch.ones_like(each) for each in results])
+
+        return run
+
+    ends = peers.backends(leaves, is_causal).items()
+    both = {f"{name}, forward and backward": peers.with_backward(run, leaves) for name, run in ends}
+    both |= {f"forward and backward with {what}": trained(own) for what, own in WITH_GRADIENTS.items()}
+    clock.compare(both, "SDPA, forward and backward", RELATIVE, str(case))
 
 
-def check() -> dict[str, float]:
-    """The largest difference from float64 on the CPU, by dtype, over masks, scores, measures and gradients."""
-    errors: dict[str, float] = {}
-    masks = [None, regard.Causal(), regard.Window(17, 0), regard.Padding(torch.tensor([80, 100]))]
-    slopes = torch.rand(4)
-    scores = [
-        lambda device: regard.ScaledDotProduct(),
-        lambda device: regard.SoftCap(regard.ScaledDotProduct(), 5.0) + regard.Alibi(slopes.to(device)),
-    ]
-    measures = ["entropy", "lse", "max", "received", "mean_distance", regard.BlockMean(16), regard.TopK(4)]
-    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
-        worst = 0.0
-        for mask in masks:
-            for score in scores:
-                inputs = [torch.randn(2, heads, 100, 32, dtype=torch.float64) for heads in (4, 2, 2)]
-                results = []
-                for device, precision in (("cpu", torch.float64), ("cuda", dtype)):
-                    parts = [part.detach().to(dtype).to(device, precision).requires_grad_() for part in inputs]
-                    there = mask.to(device) if mask is not None else None
-                    att = regard.attend(*parts, mask=there, score=score(device), measure=measures)
-                    (att.output.double().sum() + att.measured["entropy"].double().sum()).backward()
-                    results.append([att.output, att.measured["received"], *(part.grad for part in parts)])
-                for expected, found in zip(*results, strict=True):
-                    difference = (found.double().cpu() - expected.double()).abs().max() / expected.abs().max()
-                    worst = max(worst, difference.item())
-        errors[str(dtype).removeprefix("torch.")] = worst
-    return errors
+def measure_decode(clock: Clock) -> None:
+    """One query of each of 16 sequences, with 8 heads of keys."""
+    for keys in (64,) if clock.device == "cpu" else (4096, 32768):
+        query = torch.randn(16, HEADS, 1, 128, device=clock.device, dtype=torch.bfloat16)
+        key, value = torch.randn(2, 16, 8, keys, 128, device=clock.device, dtype=torch.bfloat16).unbind()
+        runs: dict[str, Run] = {"SDPA": lambda q=query, k=key, v=value: sdpa(q, k, v, enable_gqa=True)}
+        for name in ("output", "output and received"):
+            runs[f"decode: {name}"] = lambda q=query, k=key, v=value, own=MEASURES[name]: regard.attend(
+                q, k, v, measure=own
+            )
+        runs = {name: without_gradients(run) for name, run in runs.items()}
+        clock.compare(runs, "SDPA", RELATIVE, f"bfloat16, {keys}, one query")
 
 
-def measure_attend(keys: list[int], rounds: int, ratios: dict[str, list[float]], memory: dict[str, float]) -> None:
-    """Times and memory of `attend` next to SDPA and dense attention."""
-    for dtype in (torch.bfloat16, torch.float32):
-        name = str(dtype).removeprefix("torch.")
-        for n in keys:
-            inputs = qkv(n, dtype)
-
-            def no_grad(function: Callable[..., object], *args: Any, **options: Any) -> Run:
-                def run() -> object:
-                    with torch.no_grad():
-                        return function(*args, **options)
-
-                return run
-
-            baseline = no_grad(sdpa, *inputs)
-            for label, options in (("output", {}), ("output, entropy and received", {"measure": MEASURES})):
-                ours = no_grad(regard.attend, *inputs, **options)
-                ratios[f"time relative to SDPA: {label}, {name}, {n}"] = relative(ours, baseline, rounds)
-                memory[f"{label}, {name}, {n}"] = peak_megabytes(ours)
-            if n <= 8192:
-                whole = no_grad(dense, *inputs, DENSE)
-                key = f"time relative to SDPA: dense PyTorch, the same answers, {name}, {n}"
-                ratios[key] = relative(whole, baseline, rounds)
-                memory[f"dense PyTorch, {name}, {n}"] = peak_megabytes(whole)
+def host_microseconds(clock: Clock, rounds: int = 300) -> dict[str, float]:
+    """Time of the host for a call of 8 × 64 tokens."""
+    query, key, value = torch.randn(3, 8, 12, 64, 64, device=clock.device, dtype=torch.bfloat16).unbind()
+    runs = {"SDPA": lambda: sdpa(query, key, value)}
+    runs |= {
+        name: lambda own=measures: regard.attend(query, key, value, measure=own) for name, measures in MEASURES.items()
+    }
+    found: dict[str, float] = {}
+    for name, run in runs.items():
+        for _ in range(20):
+            run()
+        start = time.perf_counter()
+        for _ in range(rounds):
+            run()
+        found[name] = (time.perf_counter() - start) / rounds * 1e6
+        if clock.device == "cuda":
+            torch.cuda.synchronize()
+    return found
 
 
-def measure_gradients(rounds: int, ratios: dict[str, list[float]]) -> None:
-    """Forward and backward, 4,096 keys, bfloat16."""
-    inputs = qkv(4096, torch.bfloat16, requires_grad=True)
-
-    def ours() -> None:
-        att = regard.attend(*inputs, measure=MEASURES)
-        (att.output.sum() + att.measured["entropy"].sum() + att.measured["received"].square().sum()).backward()
-
-    ratios["time relative to SDPA: forward and backward with entropy and received, bfloat16, 4096"] = relative(
-        ours, lambda: sdpa(*inputs).sum().backward(), rounds
-    )
-
-
-def measure_watch(rounds: int, ratios: dict[str, list[float]]) -> None:
-    """BERT base with random weights, batch 8, float32 and bfloat16."""
-    from transformers import BertConfig, BertModel
-
-    for dtype in (torch.bfloat16, torch.float32):
-        models = {
-            name: BertModel(BertConfig(max_position_embeddings=2048, attn_implementation=name)).eval().cuda().to(dtype)
-            for name in ("sdpa", "eager")
-        }
-        for n in (512, 2048):
-            ids = torch.randint(1000, (8, n), device="cuda")
-            unwatched = forward(models["sdpa"], ids)
-            cases = {
-                "no measures": watched(models["sdpa"], ids, []),
-                "entropy and received": watched(models["sdpa"], ids, MEASURES),
-                "eager attention with output_attentions=True": forward(models["eager"], ids, output_attentions=True),
-            }
-            for label, run in cases.items():
-                title = f"time relative to the unwatched model: BERT base, batch 8, {label}"
-                name = str(dtype).removeprefix("torch.")
-                ratios[f"{title}, {name}, {n}"] = relative(run, unwatched, rounds)
-
-
-def forward(model: Any, ids: Tensor, **options: Any) -> Run:
-    """A forward pass without gradients."""
-
-    def run() -> None:
-        with torch.no_grad():
-            model(ids, **options)
-
-    return run
-
-
-def watched(model: Any, ids: Tensor, measure: list[str]) -> Run:
-    """The same, watched."""
-
-    def run() -> None:
-        with regard.watch(model, measure=measure, keep_qk=not measure):
-            forward(model, ids)()
-
-    return run
+def errors(device: str) -> Iterator[tuple[str, float]]:
+    """By dtype, the largest difference of the Triton kernel from the definition."""
+    kernel = next(each for each in KERNELS if each.name == ("triton" if device == "cuda" else "native"))
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        found = [each for case in CASES[::6] for each in compare(kernel, case, dtype, torch.device(device))]
+        for wrong in (each for each in found if each.is_wrong):
+            print(f"gpu: {wrong}", flush=True)
+        yield str(dtype).removeprefix("torch."), max((each.difference for each in found), default=0.0)
 
 
 def main() -> None:
-    """Check, then measure."""
+    """Check, then measure; write whatever is there at the end."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--keys", type=int, nargs="*", default=[512, 1024, 4096, 16384])
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--budget", type=float, default=330, help="seconds")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--dry-run", action="store_true", help="tiny sizes on the CPU; writes nothing")
     arguments = parser.parse_args()
     torch.manual_seed(SEED)
-    errors = check()
-    print("gpu: largest difference from float64 relative to the largest entry:", errors, flush=True)
-    ratios: dict[str, list[float]] = {}
+    device = "cpu" if arguments.dry_run else "cuda"
+    clock = Clock(device, arguments.budget, 1 if arguments.dry_run else arguments.rounds)
     memory: dict[str, float] = {}
-    settings = {"heads": HEADS, "head_dim": HEAD_DIM, "errors": errors, "megabytes": memory}
-    settings["gpu"] = torch.cuda.get_device_name()
-    for part in (
-        lambda: measure_attend(arguments.keys, arguments.rounds, ratios, memory),
-        lambda: measure_gradients(arguments.rounds, ratios),
-        lambda: measure_watch(arguments.rounds, ratios),
-    ):
-        part()
-        for name, values in ratios.items():
-            print(f"gpu: {name}: {statistics.median(values):.2f}", flush=True)
-    report("gpu", ratios, SEED, **settings)
+    settings: dict[str, Any] = {"heads": HEADS, "head_dim": 128, "megabytes": memory}
+    settings["errors"] = dict(errors(device))
+    print("gpu: largest difference from float64 relative to the largest entry:", settings["errors"], flush=True)
+    settings["host_microseconds"] = host_microseconds(clock, 3 if arguments.dry_run else 300)
+    measure_decode(clock)
+    measure_models(clock)
+    for case in cases(device):
+        if clock.is_over(0.9):
+            print(f"gpu: the budget is spent; left out: {case} and what follows", flush=True)
+            break
+        measure_attend(case, clock, memory)
+        settings.setdefault("tflops", {})[str(case)] = 2 * case.products() / clock.medians[f"output, {case}"] / 1e9
+    settings["milliseconds"] = clock.medians
+    if not arguments.dry_run:
+        a, b = torch.randn(2, 8192, 8192, device=device, dtype=torch.bfloat16).unbind()
+        settings["peak_tflops"] = 2 * 8192**3 / min(clock.milliseconds(lambda: a @ b) for _ in range(10)) / 1e9
+        settings["gpu"], settings["triton"] = torch.cuda.get_device_name(), __import__("triton").__version__
+        report("gpu", clock.ratios, SEED, **settings)
 
 
 if __name__ == "__main__":

@@ -102,10 +102,11 @@ column is the size of the weight matrix, which is not stored.
 
 ## On a GPU
 
-`attend` without measures is SDPA. In bfloat16 and float16, [a kernel in Triton](concepts/costs.md) computes the most
-common measures. Everything else, and every gradient, comes from PyTorch operations on blocks of rows in float32. Their
-memory is linear, but they take longer than dense PyTorch: forward and backward with entropy and received in bfloat16 at
-4,096 keys take {gpu_backward} times as long as SDPA's.
+`attend` without measures is SDPA. In bfloat16 and float16, [kernels in Triton](concepts/costs.md) compute measures and
+gradients. Their backward pass, most of their rules and decoding are not measured yet: the figures are those of an
+earlier version, which had the most common measures of an unmasked, causal, windowed or padded matrix without gradients.
+There, forward and backward with entropy and received in bfloat16 at 4,096 keys took
+{gpu_backward} times as long as SDPA's.
 
 Time relative to SDPA's output alone (lower is better), {gpu}, batch 1, {gpu_heads} heads of {gpu_head_dim}:
 

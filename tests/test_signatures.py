@@ -16,9 +16,7 @@ from beartype import beartype
 from jaxtyping import TypeCheckError, install_import_hook, jaxtyped
 
 PACKAGES = ["regard.ops", "regard.nn"]
-TRITON = {
-    f"regard.ops.kernels.triton.{name}" for name in ("passes", "rules")
-}  # which Triton compiles, if it is installed
+TRITON = "regard.ops.kernels.triton.jit"  # which Triton compiles, if it is installed
 ABSTRACT = {"Mask.allowed", "Measure.compute", "Score.__call__"}
 BATCH, HEADS, KV_HEADS, QUERIES, KEYS, HEAD_DIM, VALUE_DIM = 3, 4, 2, 5, 7, 8, 6  # all differ
 
@@ -57,7 +55,7 @@ def hints():
     """Those of all functions in the packages, read when every name is known."""
     for package in PACKAGES:
         for info in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
-            if info.name in TRITON:
+            if info.name.startswith(TRITON):
                 continue
             module = importlib.import_module(info.name)
             for thing in vars(module).values():

@@ -117,8 +117,13 @@ def dropped_weights(
     x ^= high ^ ((x >> 15) & 0x1FFFF)
     x *= _signed(0x846CA68B, 32)
     x ^= (x >> 16) & 0xFFFF
-    threshold = int(p * 2**32)
+    threshold = dropout_threshold(p)
     return (x ^ -(2**31)) < threshold - 2**31, 2**32 / (2**32 - threshold)  # comparing as numbers without a sign
+
+
+def dropout_threshold(p: float) -> int:
+    """Of 2³² hashes, those below this one drop a weight."""
+    return int(p * 2**32)
 
 
 def _mix(x: Int[Tensor, "*axes"]) -> Int[Tensor, "*axes"]:

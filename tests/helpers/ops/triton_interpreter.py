@@ -1,126 +1,233 @@
 """Compare the Triton kernel, run by Triton's interpreter on a CPU, with the definition; print what differs.
 
 Run with ``TRITON_INTERPRET=1``, which must be set before Triton is imported. bfloat16 is left out: the interpreter
-gets its products wrong.
+gets its products wrong. An argument is a part of the names of the checks to run. With ``--all``, masks, scores, shapes
+and so on are combined in pairs; else each occurs.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import time
+import traceback
 import warnings
-from math import inf, nan
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 
-from helpers.pairwise import pairwise
-from regard.diagnostics.calls import TOLERANCES, difference, parts_of
-from regard.ops.kernels.base import KernelInputs, RunOptions
+import regard
+from helpers.ops.cases import masks_of, scores_of
+from helpers.pairwise import each_value, pairwise
+from ops.kernels.test_conformance import OFFSETS, SCALES, compare
+from regard.diagnostics.calls import difference, parts_of
+from regard.diagnostics.cases import SHAPES
 from regard.ops.kernels.reference import Reference
 from regard.ops.kernels.triton.kernel import Triton
-from regard.ops.masks import Causal, Padding, Window
-from regard.ops.measures import Entropy, LogSumExp, Max, MeanDistance, Received
-from regard.ops.request import make_request
 
-SHAPES = {  # batch, heads, key heads, value heads, queries, keys, head_dim, value_dim
-    "equal": (1, 2, 2, 2, 70, 70, 16, 16),
-    "blocks without rest": (1, 1, 1, 1, 128, 128, 64, 64),
-    "several blocks": (1, 1, 1, 1, 150, 290, 24, 7),
-    "grouped": (2, 4, 2, 1, 20, 33, 7, 24),
-    "one query": (2, 2, 1, 2, 1, 130, 40, 16),
-    "more queries": (1, 2, 2, 1, 140, 13, 3, 80),
-    "one key": (2, 1, 1, 1, 5, 1, 1, 1),
-}
-MASKS = {
-    "none": lambda batch, keys: None,
-    "causal": lambda batch, keys: Causal(),
-    "window": lambda batch, keys: Window(20, 3),
-    "far window": lambda batch, keys: Window(-2, 70),
-    "before": lambda batch, keys: Window(None, -1),
-    "after": lambda batch, keys: Window(2, None),
-    "padding": lambda batch, keys: Padding(torch.arange(batch) * keys // 2),
-    "short padding": lambda batch, keys: Padding(torch.full((batch,), keys - keys // 3)),
-}
-MEASURES = {
-    "none": lambda queries: {},
-    "received": lambda queries: {"received": Received()},
-    "rows": lambda queries: {"entropy": Entropy(), "lse": LogSumExp()},
-    "all": lambda queries: {
-        "distance": MeanDistance(),
-        "max": Max(),
-        "weighted": Received(torch.linspace(-1, 1, queries)),
-        "entropy": Entropy(),
-        "first": Received(torch.arange(queries) < 3),
-        "lse": LogSumExp(),
-    },
-}
-LAYOUTS = {
-    "contiguous": lambda tensor: tensor,
-    "transposed": lambda tensor: tensor.transpose(1, 2).contiguous().transpose(1, 2),
-    "features first": lambda tensor: tensor.mT.contiguous().mT,
-}
-NUMBERS = {
-    "random": lambda tensor: tensor,
-    "large": lambda tensor: tensor * 300,
-    "with NaN": lambda tensor: tensor.index_fill(2, torch.tensor([tensor.shape[2] // 2]), nan),
-    "with infinity": lambda tensor: tensor.index_fill(2, torch.tensor([tensor.shape[2] // 2]), inf).abs(),
-}
+is_all = "--all" in sys.argv
 
 
-def results(inputs, run):
-    """Output and measures by name."""
-    output, measured = run(inputs)
-    return parts_of(({} if output is None else {"output": output}) | measured)
+class Interpreted(Triton):
+    """The kernel on a CPU."""
+
+    devices = ("cpu",)
+    dtypes = (torch.float32, torch.float16)
+
+    def unavailable_reason(self):
+        return None
 
 
-def check(shape, mask, measures, layout, numbers, dtype, scale, offset, has_value):
-    batch, heads, key_heads, value_heads, queries, keys, head_dim, value_dim = SHAPES[shape]
-    random = torch.Generator().manual_seed(0)
-    if numbers == "with infinity" and scale == 0:  # 0 · ∞
-        scale = None
-
-    def tensor(heads, length, width):
-        return LAYOUTS[layout](torch.randn(batch, heads, length, width, generator=random).to(dtype))
-
-    query, key = tensor(heads, queries, head_dim), tensor(key_heads, keys, head_dim)
-    query = NUMBERS[numbers](query) if numbers == "large" else query
-    key = key if numbers == "large" else NUMBERS[numbers](key)
-    value = tensor(value_heads, keys, value_dim) if has_value else None
-
-    def inputs(convert):
-        rules = {"mask": MASKS[mask](batch, keys), "scale": scale, "offset": offset}
-        request = make_request(convert(query), convert(key), **rules)
-        return KernelInputs(None if value is None else convert(value), request, MEASURES[measures](queries))
-
-    ours = inputs(lambda tensor: tensor)
-    assert not [
-        reason for reason in Triton().unsupported_reasons(ours) if "device" not in reason and "cpu" not in reason
-    ]
-    found = results(ours, run)
-    exact = results(inputs(torch.Tensor.double), Reference().run)
-    limit = TOLERANCES[dtype] * (10 if numbers == "large" else 1)
-    return {name: error for name, truth in exact.items() if not (error := difference(found[name], truth)) <= limit}
+KERNEL = Interpreted()
 
 
-def run(call):
-    from regard.ops.kernels.results import unflatten
+def conformance():
+    """Masks, scores and shapes, with all measures and all gradients."""
+    shapes = [name for name in SHAPES if is_all or "blocks" not in name]  # `sizes` has several blocks
+    axes = masks_of(KERNEL), shapes, scores_of(KERNEL), list(OFFSETS), list(SCALES), KERNEL.dtypes
+    for case in (pairwise if is_all else each_value)(*axes):
+        mask, shape, score, offset, scale, dtype = case
+        yield case, lambda case=(shape, mask, score, offset, scale, dtype): compare(KERNEL, *case)
 
-    output, measured, _ = Triton().forward(call, RunOptions())
-    return output, unflatten(call.measures, measured.layouts, measured.tensors())
+
+def assert_close(actual, expected, limit=2e-5):
+    for name, right in expected.items():
+        assert difference(actual[name], right) <= limit, (name, difference(actual[name], right))
+
+
+def random(*shapes, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator, dtype=dtype) for shape in shapes]
+
+
+def both(run, *tensors):
+    """What the kernel gives in float32, and the definition in float64, each with gradients of the first tensors."""
+    results = []
+    for kernel, dtype in ((KERNEL, torch.float32), (Reference(), torch.float64)):
+        own = [tensor.to(dtype).requires_grad_() for tensor in tensors]
+        found = run(kernel, *own)
+        finite = [part for part in found.values() if part.requires_grad and part.isfinite().all()]
+        loss = sum(part.double().sin().sum() for part in finite)
+        found |= {
+            f"gradient {i}": part
+            for i, part in enumerate(torch.autograd.grad(loss, own, materialize_grads=True, allow_unused=True))
+        }
+        results.append(found)
+    assert_close(*results)
+
+
+def reads():
+    """Parts of a matrix: selections, single weights, products, the strongest keys."""
+    query, key, x, y = random((2, 4, 37, 24), (2, 2, 70, 24), (70, 3), (37, 5))
+    rules = {"mask": regard.Causal() & regard.Padding(torch.tensor([70, 30])), "offset": 20}
+    rules["score"] = regard.ScaledDotProduct() + regard.Alibi(torch.tensor([0.1, 0.2, 0.3, 0.4]))
+
+    def matrix(kernel, query, key):
+        return regard.weights(query, key, **rules, kernel=kernel)
+
+    def selected(W):
+        return W.at(batch=[1, 0, 1], heads=[3, 0], queries=[5, 36, 0, 17])
+
+    cases = {
+        "rows": lambda W: {"rows": W[:, 2, 3:6]},
+        "dense of a part": lambda W: {"dense": selected(W).dense()},
+        "measures of a part": lambda W: selected(W).measure(
+            ["entropy", "received", regard.MeanDistance(), regard.Mass(regard.Window(3, 0)), regard.Diagonal(-2)]
+        ),
+        "product": lambda W: {"product": W @ x.to(W.dtype)},
+        "transposed product": lambda W: {"product": W.mT @ y.to(W.dtype)},
+        "strongest keys": lambda W: parts_of({"topk": W.topk(5)}),
+    }
+    for name, read in cases.items():
+        yield name, lambda read=read: both(lambda kernel, query, key: read(matrix(kernel, query, key)), query, key)
+
+
+def dropout():
+    """The same weights are dropped as by the definition, forward and backward."""
+    tensors = random((2, 2, 40, 16), (2, 2, 70, 16), (2, 2, 70, 8))
+
+    def run(kernel, *tensors):
+        torch.manual_seed(3)
+        att = regard.attend(
+            *tensors, mask=regard.Window(30, 5), dropout=0.3, measure=["entropy", "received"], kernel=kernel
+        )
+        return {"output": att.output, **att.measured}
+
+    yield "output and gradients", lambda: both(run, *tensors)
+
+
+def sizes():
+    """One less than a block, a block, and one more, in both directions."""
+    lengths = 63, 64, 65, 128
+    masks = {
+        "causal": regard.Causal(),
+        "window": regard.Window(5, 2),
+        "prefix": regard.Prefix(3),
+        "documents": regard.Documents(torch.arange(65) // 32),
+    }
+    cases = (pairwise if is_all else each_value)(masks, lengths, lengths, (15, 16, 17, 40))
+    for mask, queries, keys, head_dim in cases:
+        rule = regard.Documents(torch.arange(keys) // 32) if mask == "documents" else masks[mask]
+        tensors = random((1, 1, queries, head_dim), (1, 1, keys, head_dim), (1, 1, keys, 7))
+
+        def run(kernel, *tensors, rule=rule):
+            att = regard.attend(*tensors, mask=rule, measure=["received", "entropy"], kernel=kernel)
+            return {"output": att.output, **att.measured}
+
+        yield (mask, queries, keys, head_dim), lambda run=run, tensors=tensors: both(run, *tensors)
+
+
+def undefined():
+    """NaN and infinity in a key, which reach the rows that see it and no others."""
+    measures = ["entropy", "lse", "max", "received", "mean_distance", regard.TopK(3), regard.DistanceHistogram(2)]
+    for number in (torch.nan, torch.inf):
+        for mask in (None, regard.Causal(), regard.Prefix(2)):
+            query, key, value = random((1, 2, 40, 16), (1, 1, 70, 16), (1, 1, 70, 8))
+            key[0, 0, 50] = number
+            tensors = query.abs(), key.abs(), value
+
+            def results(kernel, dtype, mask=mask, tensors=tensors):
+                att = regard.attend(*(each.to(dtype) for each in tensors), mask=mask, measure=measures, kernel=kernel)
+                return {"output": att.output, **parts_of(att.measured)}
+
+            yield (
+                (number, mask),
+                lambda results=results: assert_close(
+                    results(KERNEL, torch.float32), results(Reference(), torch.float64)
+                ),
+            )
+
+
+def divergence():
+    """From another matrix with a mask, a score and key heads of its own."""
+    query, key, value, other_query, other_key = random(
+        (1, 4, 40, 16), (1, 2, 70, 16), (1, 4, 70, 8), (1, 4, 40, 8), (1, 4, 70, 8)
+    )
+    slopes, logits = torch.rand(4), torch.rand(4)
+
+    def run(kernel, query, key, *, mask, other_mask, score):
+        other = regard.weights(
+            other_query.to(query.dtype),
+            other_key.to(query.dtype),
+            mask=other_mask,
+            score=regard.ScaledDotProduct() + regard.Alibi(slopes),
+        )
+        measure = {"divergence": regard.KLDivergence(other), "entropy": regard.Entropy()}
+        att = regard.attend(query, key, value.to(query.dtype), mask=mask, score=score, measure=measure, kernel=kernel)
+        finite = att.measured["divergence"].masked_fill(att.measured["divergence"].isinf(), 0.0)
+        return {"output": att.output, **att.measured, "finite": finite}
+
+    scores = {"plain": None, "sinks": regard.Sinks(regard.ScaledDotProduct(), logits)}
+    for mask, other_mask in ((None, None), (regard.Causal(), regard.Causal()), (regard.Causal(), regard.Window(20, 0))):
+        for name, score in scores.items():
+            rules = {"mask": mask, "other_mask": other_mask, "score": score}
+            yield (mask, other_mask, name), lambda rules=rules: both(partial(run, **rules), query, key)
+
+
+def needed():
+    """Gradients of one tensor alone, and without a gradient of the output."""
+    tensors = random((1, 2, 20, 16), (1, 1, 30, 16), (1, 2, 30, 8))
+    score = regard.ScaledDotProduct() + regard.RelativeKey(torch.randn(5, 16))
+    for number in range(3):
+        for result in ("output", "entropy"):
+
+            def run(kernel, own, number=number, result=result):
+                parts = [each.to(own.dtype) for each in tensors]
+                parts[number] = own
+                att = regard.attend(*parts, score=score, mask=regard.Causal(), measure="entropy", kernel=kernel)
+                return {"output": att.output, **att.measured} if result == "output" else att.measured
+
+            if (number, result) != (2, "entropy"):  # which does not depend on the value
+                yield (number, result), lambda run=run, own=tensors[number]: both(run, own)
+
+
+CHECKS = [conformance, reads, dropout, sizes, undefined, divergence, needed]
 
 
 def main():
     warnings.simplefilter("ignore")  # of NumPy, which computes logarithms of 0
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)  # new tensors are filled with NaN: nothing may be left unwritten
-    axes = list(SHAPES), list(MASKS), list(MEASURES), list(LAYOUTS), list(NUMBERS)
-    cases = pairwise(*axes, [torch.float32, torch.float16], [None, -0.4, 0.0], [None, -4, 9, 2**40], [True, False])
-    failures = {str(case): wrong for case in cases if (wrong := check(*case))}
-    print(len(cases), "cases")
-    for case, wrong in failures.items():
-        print(case, wrong)
+    wanted = " ".join(argument for argument in sys.argv[1:] if argument != "--all")
+    failures, count, start = {}, 0, time.process_time()
+    for check in CHECKS:
+        for case, run in check():
+            name = f"{check.__name__}: {case}"
+            if wanted not in name:
+                continue
+            count += 1
+            try:
+                run()
+            except Exception as error:  # noqa: BLE001 - every failure is listed
+                failures[name] = f"{type(error).__name__}: {str(error)[:300]}"
+                print(name, "->", failures[name], flush=True)
+                if os.environ.get("TRACEBACK"):
+                    traceback.print_exc()
+                    sys.exit(1)
+    print(f"{count} checks, {time.process_time() - start:.0f} s")
     sys.exit(bool(failures))
 
 

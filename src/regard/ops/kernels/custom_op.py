@@ -114,7 +114,9 @@ def _(tensors: Sequence[Tensor], *arguments: Any) -> list[Tensor]:
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     tensors, *ctx.rest, seed, ctx.num_saved = inputs
     ctx.needed = [tensor.requires_grad for tensor in tensors]
-    ctx.save_for_backward(seed, *tensors, *output[len(output) - ctx.num_saved :])
+    *_, kernel = ctx.rest
+    first_result = output[: int(ctx.num_saved > 0 and Kernel.registered[kernel].saves_first_result)]
+    ctx.save_for_backward(seed, *tensors, *first_result, *output[len(output) - ctx.num_saved :])
 
 
 def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Any, ...]:

@@ -42,9 +42,12 @@ class DifferentiableKernel(Kernel):
     Attributes:
         fallback: The kernel that computes the gradients that this one has not, and calls of a compiled program on a
             machine without this one; None if there is no such case.
+        saves_first_result: Whether the backward pass gets the output, or without a value the first result, before what
+            the forward pass saved.
     """
 
     fallback: ClassVar[DifferentiableKernel | None] = None
+    saves_first_result: ClassVar[bool] = False
 
     def saved_specs(self, inputs: KernelInputs) -> Sequence[Spec]:
         """Shapes and dtypes of the tensors that a forward pass leaves to the backward pass."""
@@ -73,7 +76,7 @@ class DifferentiableKernel(Kernel):
             options: As in the forward pass.
             needed: For each tensor of `tensors_in(inputs)`, whether it needs a gradient.
             gradients: For the output, if there is a value, and each tensor of the results; None for zero.
-            saved: Of the forward pass.
+            saved: Of the forward pass; before it the first result, if `saves_first_result`.
         """
         raise NotImplementedError
 
@@ -177,7 +180,8 @@ class _Forward(AutogradFunction):
         call, *tensors = inputs
         ctx.call, ctx.versions = call.without_tensors(), TensorVersions(call.inputs.request.mask)
         first_saved = len(output) - call.num_saved
-        ctx.save_for_backward(*tensors, *output[first_saved:])
+        first_result = output[: int(call.kernel.saves_first_result)]
+        ctx.save_for_backward(*tensors, *first_result, *output[first_saved:])
         ctx.set_materialize_grads(False)
         constants = [tensor for i, tensor in enumerate(output) if i >= first_saved or not tensor.is_floating_point()]
         ctx.mark_non_differentiable(*constants)
@@ -209,7 +213,8 @@ class _Backward(AutogradFunction):
     ) -> tuple[Tensor, ...]:
         """`tensors` are those of the inputs, what was saved, and the gradients that are present."""
         rest = iter(_without_negation(tensors))
-        tensors, saved = tuple(islice(rest, len(needed))), tuple(islice(rest, call.num_saved))
+        num_saved = call.num_saved + int(call.kernel.saves_first_result)
+        tensors, saved = tuple(islice(rest, len(needed))), tuple(islice(rest, num_saved))
         gradients = [next(rest) if each else None for each in is_present]
         inputs = call.with_tensors(tensors)
         with without_autocast(tensors[0].device.type):

@@ -22,6 +22,7 @@ from regard.ops.measures import BlockMean, KLDivergence, Measure
 from regard.ops.request import AttentionRequest
 from regard.ops.rules import builtin_classes
 from regard.ops.scores import Score
+from regard.ops.tile import KeyRange as KeyRange  # in the annotations that `GraphBlockLocation` inherits
 from regard.ops.tile import Tile
 
 

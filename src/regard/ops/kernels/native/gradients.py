@@ -6,19 +6,19 @@ follow by autograd: its steps are made again, from leaves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 
 import torch
 from torch import Tensor
 
 from regard.native.library import DTYPES, MeasureCall, NativeCall, Strided, strided
-from regard.ops.kernels.base import KernelInputs, untracked_tensor_error
+from regard.ops.kernels.base import KernelInputs
 from regard.ops.kernels.native.pack import MAX_SEPARATE_COLUMNS, Packer
+from regard.ops.kernels.step_gradients import first_rule, steps_with_gradients, with_leaves
 from regard.ops.request import AttentionRequest
-from regard.ops.rules import Rule
 from regard.ops.steps import Step
-from regard.ops.tree import map_tensors, tensors_in
+from regard.ops.tree import tensors_in
 
 MIN_ROWS_PER_CHUNK = 1024
 """Each chunk of a head has sums of its own for keys and values."""
@@ -33,32 +33,13 @@ def has_gradients(inputs: KernelInputs, needed: Sequence[bool]) -> bool:
         num_caps += step.kind == "soft_cap"
     if num_caps > 1:
         return False
-    if not any(needed[_first_rule(inputs) :]):
+    if not any(needed[first_rule(inputs) :]):
         return True
     if request.batch is not None or request.heads is not None or request.rows is not None:
         return False
-    inputs = _with_leaves(inputs, needed)
+    inputs = with_leaves(inputs, needed)
     with torch.enable_grad():
-        return all(_has_gradients(step, inputs.request) for _, step in _steps_with_gradients(inputs))
-
-
-def check_untracked_tensors(inputs: KernelInputs) -> None:
-    """Raise if a tensor requires grad that is not in the tree of the inputs, whose own tensors are detached."""
-    score = inputs.request.score
-    with torch.enable_grad():
-        if score.sinks is not None and score.sinks.requires_grad:
-            raise untracked_tensor_error("score", score)
-        for rule, step in _steps_with_gradients(inputs):
-            if any(tensor is not None and tensor.requires_grad for tensor in step.tensors()):
-                raise untracked_tensor_error(rule.base.__name__.lower(), rule)
-
-
-def _steps_with_gradients(inputs: KernelInputs) -> Iterator[tuple[Rule, Step]]:
-    """The steps of score and measures, each with its rule; a mask has no gradient."""
-    rules, steps = (inputs.request.score, *inputs.measures.values()), inputs.steps
-    for rule, own in zip(rules, (steps.score, *steps.measures), strict=True):
-        for step in own or ():
-            yield rule, step
+        return all(_has_gradients(step, inputs.request) for _, step in steps_with_gradients(inputs))
 
 
 def _has_gradients(step: Step, request: AttentionRequest) -> bool:
@@ -77,21 +58,6 @@ def _has_gradients(step: Step, request: AttentionRequest) -> bool:
         elif step.kind not in ("add_distances", "add_relative", "received"):
             return False
     return True
-
-
-def _first_rule(inputs: KernelInputs) -> int:
-    """Where the tensors of rules start in `tensors_in(inputs)`, after value, query and key."""
-    return 2 if inputs.value is None else 3
-
-
-def _with_leaves(inputs: KernelInputs, needed: Sequence[bool]) -> KernelInputs:
-    """The inputs with leaves of autograd as tensors, each of its own where a tensor occurs twice."""
-    leaves = [
-        tensor.detach().requires_grad_() if need else tensor
-        for tensor, need in zip(tensors_in(inputs), needed, strict=True)
-    ]
-    rest = iter(leaves)
-    return map_tensors(inputs, lambda _: next(rest))
 
 
 class BackwardPacker(Packer):
@@ -158,11 +124,11 @@ class BackwardCall:
         lse: Tensor,
         seed: int,
     ) -> None:
-        first = _first_rule(inputs)
+        first = first_rule(inputs)
         *needs_value, needs_query, needs_key = needed[:first]
         of_rules = any(needed[first:])
         if of_rules:
-            inputs = _with_leaves(inputs, needed)
+            inputs = with_leaves(inputs, needed)
         request, value = inputs.request, inputs.value
         _, heads, queries, _ = request.shape
         self._shape = request.shape

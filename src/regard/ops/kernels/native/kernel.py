@@ -16,9 +16,10 @@ from regard.ops.kernels.base import KernelInputs, RunOptions
 from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.differentiable import DifferentiableKernel, ForwardResult
 from regard.ops.kernels.native.choices import is_sdpa_faster, steps_for
-from regard.ops.kernels.native.gradients import BackwardCall, check_untracked_tensors, has_gradients
-from regard.ops.kernels.native.pack import Packer, unsupported_rules
+from regard.ops.kernels.native.gradients import BackwardCall, has_gradients
+from regard.ops.kernels.native.pack import SUPPORT, Packer
 from regard.ops.kernels.results import MeasureResults
+from regard.ops.kernels.step_gradients import check_untracked_tensors
 from regard.ops.measures.base import Spec
 from regard.ops.rules import Rule, has_steps
 from regard.ops.steps import Step
@@ -70,7 +71,7 @@ class Native(DifferentiableKernel):
 
     def unsupported_rules(self, inputs: KernelInputs) -> Iterator[str]:
         """Those without steps, or with steps that the library does not have."""
-        return unsupported_rules(inputs)
+        return SUPPORT.unsupported_rules(inputs)
 
     def supports(self, cls: type[Rule]) -> bool:
         return has_steps(cls)

@@ -23,12 +23,12 @@ from regard.native.library import (
     strided,
 )
 from regard.ops.kernels.base import KernelInputs
+from regard.ops.kernels.step_support import StepSupport
 from regard.ops.masks import Mask
 from regard.ops.measures import Measure
-from regard.ops.rules import Rule, has_steps
+from regard.ops.rules import Rule
 from regard.ops.scores import Score
 from regard.ops.steps import Step
-from regard.ops.tree import subtrees
 
 MASK_KINDS, SCORE_KINDS, MEASURE_KINDS = (
     {kind.name.lower(): kind for kind in kinds} for kinds in (MaskKind, ScoreKind, MeasureKind)
@@ -50,6 +50,8 @@ MAX_TOPK = 64
 
 MAX_SEPARATE_COLUMNS = 4
 """Up to as many columns of Wᵀy are sums of their own; a product computes as many as a tile is wide."""
+
+SUPPORT = StepSupport(KINDS, frozenset(DTYPES), MAX_TOPK, MAX_MASK_DEPTH, max_mask_steps=2**31)
 
 
 class Packer:
@@ -191,57 +193,3 @@ class Packer:
         return MeasureCall(
             kind, width=width, values=self.strided(rows), result=address, by_chunk=by_chunk, stride=columns
         )
-
-
-def unsupported_rules(inputs: KernelInputs) -> Iterator[str]:
-    """Why the rules of a call cannot be computed."""
-    request, steps = inputs.request, inputs.steps
-    for measure, own in zip(inputs.measures.values(), steps.measures, strict=True):
-        yield from _unsupported(measure, own, Measure)
-    if request.mask is not None:
-        yield from _unsupported(request.mask, steps.mask, Mask)
-    yield from _unsupported(request.score, steps.score, Score)
-
-
-def _unsupported(rule: Rule, steps: list[Step] | None, base: type[Rule]) -> list[str]:
-    """Why steps cannot be computed: those of a rule, or those of a mask that it holds."""
-    if steps is None:
-        return _without_steps(rule)
-    kinds, reasons, depth, num_relative = KINDS[base], [], 0, 0
-    for step in steps:
-        kind = step.kind
-        if kind not in kinds:
-            reasons.append(f"it has no step '{kind}' of the {rule.base.__name__.lower()} {type(rule).__name__}")
-        elif base is Mask:
-            depth += _DEPTH_CHANGES.get(kind, 1)
-            if depth > MAX_MASK_DEPTH:
-                return [*reasons, f"it supports masks combined up to {MAX_MASK_DEPTH} deep"]
-        elif kind == "topk" and step.numbers[0] > MAX_TOPK:
-            reasons.append(f"it finds up to {MAX_TOPK} keys, not {step.numbers[0]}")
-        num_relative += kind == "add_relative"
-        if step.mask is not None:
-            reasons += _unsupported(rule, step.mask, Mask)
-        if step.other is not None:
-            reasons += unsupported_rules(KernelInputs(None, step.other, {}))
-            dtypes = {step.other.query.dtype, step.other.key.dtype}
-            reasons += [f"it does not support {dtype}" for dtype in dtypes if dtype not in DTYPES]
-    if base is Score and steps[0].kind != "dot_product":
-        reasons.append(_not_a_biased_product(rule))
-    return [*reasons, "it supports one RelativeKey in a score"] if num_relative > 1 else reasons
-
-
-def _without_steps(rule: Rule) -> list[str]:
-    reasons = [
-        f"it does not support the {part.base.__name__.lower()} {type(part).__name__}"
-        for part in subtrees(rule)
-        if isinstance(part, Rule) and not has_steps(type(part))
-    ]
-    return reasons or [_not_a_biased_product(rule) if isinstance(rule, Score) else f"it does not support {rule!r}"]
-
-
-_DEPTH_CHANGES = {"and": -1, "or": -1, "not": 0}
-"""How many masks a step adds to those that are remembered, where that is not 1."""
-
-
-def _not_a_biased_product(score: Rule) -> str:
-    return f"it adds biases to one ScaledDotProduct, the score is {score!r}"
