@@ -209,6 +209,7 @@ CHECKS = [conformance, reads, dropout, sizes, undefined, divergence, needed]
 
 def main():
     warnings.simplefilter("ignore")  # of NumPy, which computes logarithms of 0
+    warnings.filterwarnings("error", "kernel 'triton' cannot")  # or the fallback would be tested
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)  # new tensors are filled with NaN: nothing may be left unwritten
     wanted = " ".join(argument for argument in sys.argv[1:] if argument != "--all")
