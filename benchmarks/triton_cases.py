@@ -25,7 +25,7 @@ from regard.ops.kernels.base import KernelInputs, RunOptions
 from regard.ops.kernels.triton import configurations
 from regard.ops.kernels.triton.backward import Backward
 from regard.ops.kernels.triton.calls import run_forward
-from regard.ops.kernels.triton.launch import resolved
+from regard.ops.kernels.triton.launch import COMPILER_OPTIONS, resolved
 from regard.ops.request import make_request
 from regard.ops.tree import tensors_in
 
@@ -173,7 +173,8 @@ class Compiler:
 
     def needs(self, kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> dict[str, int]:
         """Registers of a thread, spills (bytes, on AMD registers), and bytes of shared memory."""
-        compiled = kernel.warmup(*args, grid=(1,), **{name: resolved(each) for name, each in options.items()})
+        constants = {name: resolved(each) for name, each in options.items()}
+        compiled = kernel.warmup(*args, grid=(1,), **constants, **COMPILER_OPTIONS)
         shared = compiled.metadata.shared
         if self.target.backend == "hip":
             found = {name: int(number) for name, number in re.findall(r"\.(vgpr\w*):\s+(\d+)", compiled.asm["amdgcn"])}

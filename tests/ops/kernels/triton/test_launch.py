@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.ops.kernels.triton.launch import Launcher
+from regard.ops.kernels.triton.launch import COMPILER_OPTIONS, Launcher
 
 TENSOR = torch.zeros(64)
 
@@ -42,7 +42,7 @@ def test_the_second_launch_uses_what_the_first_one_compiled():
     kernel, launch = Kernel(), Launcher()
     launch(kernel, 3, (TENSOR, 5, (32, None)), options())
     launch(kernel, 4, (TENSOR, 7, (48, None)), options(rules=(print, len)))
-    assert kernel.compiled == [((3,), (TENSOR, 5, (32, None)), options())]
+    assert kernel.compiled == [((3,), (TENSOR, 5, (32, None)), options() | COMPILER_OPTIONS)]
     assert kernel.launched == [((4, 1, 1), (TENSOR, 7, (48, None), (print, len), 16))]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +25,10 @@ class Function(NamedTuple):
     table: str
     name: str
     constants: tuple[Any, ...] = ()
+
+
+COMPILER_OPTIONS: Mapping[str, Any] = MappingProxyType({"enable_fp_fusion": True})
+"""Options of the compiler that are the same for all kernels; Triton 3.10 has another default."""
 
 
 class CompilationFailed(Exception):
@@ -71,7 +76,7 @@ class Launcher:
         from triton import TritonError  # pyright: ignore[reportMissingTypeStubs]
 
         try:
-            return kernel[(programs,)](*args, **options)
+            return kernel[(programs,)](*args, **options, **COMPILER_OPTIONS)
         except torch.OutOfMemoryError:
             raise
         except (TritonError, RuntimeError) as error:  # a RuntimeError is one of LLVM or of the driver
