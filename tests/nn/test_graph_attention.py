@@ -28,7 +28,7 @@ def test_equations_1_to_6_of_the_paper(concat, nodes):
     torch.nn.init.normal_(layer.bias)
     h = functional.linear(x, layer.lin.weight).view(nodes, 3, 5)
     pairs = torch.cat([h[:, None].expand(-1, nodes, -1, -1), h[None].expand(nodes, -1, -1, -1)], dim=-1)
-    a = torch.cat([layer.att_dst, layer.att_src], dim=1)  # (heads, 2 · dim): the vector of equation 3
+    a = torch.cat([layer.att_dst[0], layer.att_src[0]], dim=1)  # (heads, 2 · dim): the vector of equation 3
     scores = functional.leaky_relu((pairs * a).sum(-1), 0.2).masked_fill(~dense[:, :, None], -torch.inf)
     weights = scores.softmax(1)  # (nodes, neighbours, heads)
     heads = torch.einsum("ijh,jhd->ihd", weights, h)
@@ -84,3 +84,22 @@ def test_invalid_arguments_are_named():
         GraphAttention(5, 2)([[0.0] * 5], random_graph(3, 0.5)[0])
     with pytest.raises(InvalidArgument, match=r"num_classes: expected an int of at least 1 and at most .*, got 0"):
         GATConfig(5, 0)
+
+
+@pytest.mark.parametrize("concat", [True, False])
+def test_a_state_dict_of_pygs_gat_conv_is_loaded(concat):
+    torch.manual_seed(0)
+    shapes = {"att_src": (1, 2, 4), "att_dst": (1, 2, 4), "bias": (8 if concat else 4,), "lin.weight": (8, 5)}
+    state = {name: torch.randn(shape) for name, shape in shapes.items()}  # of GATConv(5, 4, heads=2, concat=concat)
+    layer = GraphAttention(5, 4, 2, concat=concat)
+    layer.load_state_dict(state)
+    graph, dense = random_graph(7, 0.3)
+    x = torch.randn(7, 5)
+    outputs: list[torch.Tensor] = []
+    for head in range(2):
+        hidden = x @ state["lin.weight"][4 * head : 4 * head + 4].T
+        targets, sources = (hidden @ state[name][0, head] for name in ("att_dst", "att_src"))
+        scores = functional.leaky_relu(targets[:, None] + sources, 0.2).masked_fill(~dense, -torch.inf)
+        outputs.append(scores.softmax(1) @ hidden)
+    expected = torch.cat(outputs, 1) if concat else torch.stack(outputs).mean(0)
+    torch.testing.assert_close(layer(x, graph).output, expected + state["bias"])

@@ -22,7 +22,8 @@ class GraphAttention(nn.Module):
     hᵢ = W xᵢ, Pᵢⱼ = softmax over the neighbours j of i of LeakyReLU(a₁ · hᵢ + a₂ · hⱼ), outputᵢ = Σⱼ Pᵢⱼ hⱼ + b
 
     LeakyReLU has the slope 0.2 below 0. Because the score is a sum, query and key are one number per head. Parameters
-    have the names of PyG's ``GATConv``: ``lin`` is W, ``att_dst`` is a₁ and ``att_src`` is a₂.
+    have the names and shapes of PyG's ``GATConv``, so `load_state_dict` takes its state dict: ``lin`` is W, ``att_dst``
+    is a₁ and ``att_src`` is a₂. ``GATConv`` adds an edge from each node to itself; here the graph must have it.
 
     Args:
         in_features: Number of features of each node.
@@ -69,8 +70,8 @@ class GraphAttention(nn.Module):
         self.in_features, self.head_dim, self.num_heads, self.concat = in_features, head_dim, num_heads, concat
         self.dropout, self.attention_dropout = Dropout(dropout), attention_dropout
         self.lin = nn.Linear(in_features, num_heads * head_dim, bias=False)
-        self.att_dst = nn.Parameter(torch.empty(num_heads, head_dim))
-        self.att_src = nn.Parameter(torch.empty(num_heads, head_dim))
+        self.att_dst = nn.Parameter(torch.empty(1, num_heads, head_dim))
+        self.att_src = nn.Parameter(torch.empty(1, num_heads, head_dim))
         self.bias = nn.Parameter(torch.empty(num_heads * head_dim if concat else head_dim))
         self.reset_parameters()
 
@@ -98,7 +99,7 @@ class GraphAttention(nn.Module):
             if not isinstance(graph, Neighbours):  # pyright: ignore[reportUnnecessaryIsInstance]
                 checks.fail_type(f"graph: expected a regard.Neighbours(query_idx, key_idx), got {describe(graph)}")
         value = self.lin(self.dropout(x)).unflatten(1, (self.num_heads, -1)).transpose(0, 1)  # (heads, nodes, dim)
-        query, key = (value @ vector[:, :, None] for vector in (self.att_dst, self.att_src))  # (heads, nodes, 1)
+        query, key = (value @ vector[0, :, :, None] for vector in (self.att_dst, self.att_src))  # (heads, nodes, 1)
         score = Additive(x.new_ones(1), activation="leaky_relu")
         rate = self.attention_dropout if self.training else 0.0
         attended = attend(query[None], key[None], value[None], mask=graph, score=score, dropout=rate)

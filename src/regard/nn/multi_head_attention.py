@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from typing import Self
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.checks import Checks, describe
 from regard.nn.cache import CrossAttentionCache, KVCache
+from regard.nn.from_torch import State, attention_names, attention_options, with_weights
 from regard.nn.linear import Linear, check_input, linear
 from regard.nn.relative_positions import AttentionPositions
+from regard.nn.torch_masks import check_without_positions, convert_torch_masks
 from regard.ops import AttentionOutput, attend
 from regard.ops.masks import MaskLike
 from regard.ops.measures import MeasureLike
+from regard.ops.scores import ScaledDotProduct
 
 
 class MultiHeadAttention(nn.Module):
@@ -22,7 +27,9 @@ class MultiHeadAttention(nn.Module):
     MultiHead(q, k, v) = concat(head₁, …, head_h) W_O, headᵢ = attend(q W_Qᵢ, k W_Kᵢ, v W_Vᵢ)
 
     ``in_proj`` holds the three input projections in one matrix, with rows in the order query, key, value as in
-    ``torch.nn.MultiheadAttention``. Self-attention then needs one matrix multiplication for all of them.
+    ``torch.nn.MultiheadAttention``. Self-attention then needs one matrix multiplication for all of them. `from_torch`
+    makes the layer from such a module; ``attn_mask`` and ``key_padding_mask`` mean what they mean there, while True in
+    ``mask`` means that a query may attend.
 
     Args:
         d_model: Size of query, key, value and output.
@@ -72,6 +79,38 @@ class MultiHeadAttention(nn.Module):
         self.out_proj = Linear(self.projection_sizes[0], d_model, bias=bias if out_bias is None else out_bias)
         self.reset_parameters()
 
+    @classmethod
+    def from_torch(
+        cls, source: nn.MultiheadAttention | State, *, num_heads: int | None = None, dropout: float | None = None
+    ) -> Self:
+        """Make the layer that equals an ``nn.MultiheadAttention`` with ``batch_first=True``.
+
+        Weights are copied, in their dtype and on their device; frozen ones stay frozen. Calls differ: the layer returns
+        an `AttentionOutput`, and a query that may attend to no key has output 0 (before ``out_proj``), not NaN.
+
+        Args:
+            source: The module, or its state dict.
+            num_heads: For a state dict: the number of heads. With a module: None.
+            dropout: For a state dict: dropout rate for the weights. Default: that of the module; 0 for a state dict.
+
+        Raises:
+            InvalidType: If source is neither, or a subclass computes attention in its own way.
+            InvalidArgument: If the module has an option that this layer lacks (``batch_first=False``, ``add_bias_kv``,
+                ``add_zero_attn``, ``kdim``, ``vdim``), or a parameter of the state dict is missing, unknown or has a
+                wrong shape.
+
+        Examples:
+            >>> import torch
+            >>> module, x = torch.nn.MultiheadAttention(16, 4, batch_first=True), torch.randn(2, 5, 16)
+            >>> future = torch.ones(5, 5).triu(1).bool()
+            >>> output, _ = module(x, x, x, attn_mask=future)
+            >>> torch.allclose(MultiHeadAttention.from_torch(module)(x, attn_mask=future).output, output, atol=1e-6)
+            True
+        """
+        options, state = attention_options(source, num_heads, dropout)
+        layer = with_weights(partial(cls, **options), state, attention_names(state))
+        return layer.train(source.training) if isinstance(source, nn.Module) else layer
+
     @property
     def projection_sizes(self) -> tuple[int, int, int]:
         """Number of rows of the input projection for query, key and value."""
@@ -92,6 +131,8 @@ class MultiHeadAttention(nn.Module):
         value: Float[Tensor, "batch keys d_model"] | None = None,
         *,
         mask: MaskLike | None = None,
+        attn_mask: Tensor | None = None,
+        key_padding_mask: Tensor | None = None,
         measure: MeasureLike = (),
         cache: KVCache | CrossAttentionCache | None = None,
         offset: int | None = None,
@@ -102,7 +143,11 @@ class MultiHeadAttention(nn.Module):
             query: (batch, queries, d_model).
             key: (batch, keys, d_model). Default: self-attention.
             value: (batch, keys, d_model). Default: key.
-            mask: As in `regard.attend`.
+            mask: As in `regard.attend`: True where a query may attend.
+            attn_mask: As in ``nn.MultiheadAttention``, the opposite: (queries, keys) or (batch · heads, queries, keys),
+                True where a query may not attend; or a float tensor that is added to the scores.
+            key_padding_mask: As in ``nn.MultiheadAttention``: (batch, keys), True where a key is padding; or a float
+                tensor that is added to the scores. What any of the three masks forbids is forbidden.
             measure: As in `regard.attend`.
             cache: In self-attention a `KVCache`, to which the keys and values of this call are appended; in
                 cross-attention a `CrossAttentionCache`, which the first call fills and later calls read.
@@ -112,8 +157,10 @@ class MultiHeadAttention(nn.Module):
             AttentionOutput: ``output`` (batch, queries, d_model); ``weights`` a view (batch, num_heads, queries, keys).
 
         Raises:
-            InvalidType: If query, key or value is not a tensor.
-            InvalidArgument: If a shape, a dtype or the type of the cache is wrong.
+            InvalidType: If query, key or value is not a tensor, or attn_mask or key_padding_mask is neither a bool nor
+                a floating-point tensor.
+            InvalidArgument: If a shape, a dtype or the type of the cache is wrong, or the layer has positions and one
+                of these masks is floating-point.
         """
         self._check(query, key, value, cache)
         if key is None:
@@ -130,6 +177,12 @@ class MultiHeadAttention(nn.Module):
         else:
             query_heads, key_heads, value_heads = self._project(query, key, value, cache)
         compute = attend if self.positions is None else self.positions  # which add a bias to the scores
+        if attn_mask is not None or key_padding_mask is not None:
+            shape = (query.shape[0], self.num_heads, query.shape[1], key_heads.shape[2])
+            mask, bias = convert_torch_masks(mask, attn_mask, key_padding_mask, shape)
+            if bias is not None:
+                check_without_positions(self.positions)
+                compute = partial(attend, score=ScaledDotProduct() + bias)
         attended = compute(
             query_heads.to(key_heads.dtype),  # a cache may store keys in a larger dtype
             key_heads,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -13,7 +13,8 @@ from regard.checks import Checks, describe
 from regard.errors import InvalidType, short_repr
 from regard.nn.cache import DecoderCache, LayerCache
 from regard.nn.dropout import Dropout
-from regard.nn.feed_forward import FeedForward
+from regard.nn.feed_forward import Activation, FeedForward
+from regard.nn.from_torch import State, TorchLayer, layer_options, with_weights
 from regard.nn.multi_head_attention import MultiHeadAttention
 from regard.ops import AttentionOutput
 from regard.ops.masks import Causal, Mask, as_mask
@@ -120,6 +121,56 @@ class TransformerLayer(nn.Module):
             self.cross_attention_residual = residual()
         self.feed_forward, self.feed_forward_residual = feed_forward, residual()
 
+    @classmethod
+    def from_torch(
+        cls,
+        source: TorchLayer | State,
+        *,
+        num_heads: int | None = None,
+        dropout: float | None = None,
+        activation: Activation | None = None,
+        norm_first: bool | None = None,
+        layer_norm_eps: float | None = None,
+    ) -> Self:
+        """Make the layer that equals an ``nn.TransformerEncoderLayer`` or an ``nn.TransformerDecoderLayer``.
+
+        Weights are copied as in `MultiHeadAttention.from_torch`, and the same holds for calls; torch's ``src_mask`` or
+        ``tgt_mask`` is ``attn_mask``, its ``memory_mask`` is ``memory_attn_mask``.
+
+        Args:
+            source: The layer, with ``batch_first=True``, or its state dict.
+            num_heads: For a state dict: the number of heads. With a layer, this and the other options are None.
+            dropout: For a state dict: the dropout rate of the whole layer. Default: 0.
+            activation: For a state dict: the activation, by Regard's name. Default: ``"relu"``.
+            norm_first: For a state dict: whether norms come before the sublayers. Default: False.
+            layer_norm_eps: For a state dict: added to the variance by the norms. Default: 1e-5.
+
+        Raises:
+            InvalidType: If source is neither, or a part or a method of the layer has been replaced.
+            InvalidArgument: If the layer has an option that this one lacks (``batch_first=False``, an activation that
+                is not in `FeedForward`, different dropout rates), or a parameter of the state dict is missing, unknown
+                or has a wrong shape.
+
+        Examples:
+            >>> import torch
+            >>> torch_layer = torch.nn.TransformerEncoderLayer(16, 4, 64, batch_first=True).eval()
+            >>> x = torch.randn(2, 5, 16)
+            >>> padding = torch.arange(5) >= torch.tensor([[5], [3]])
+            >>> hidden, attention, _ = TransformerLayer.from_torch(torch_layer)(x, key_padding_mask=padding)
+            >>> torch.allclose(hidden[0], torch_layer(x)[0], atol=1e-5)
+            True
+        """
+        given = {"num_heads": num_heads, "dropout": dropout, "activation": activation}
+        parts, state = layer_options(source, **given, norm_first=norm_first, layer_norm_eps=layer_norm_eps)
+
+        def make() -> Self:
+            cross_attention = None if parts.cross_attention is None else MultiHeadAttention(**parts.cross_attention)
+            attention, feed_forward = MultiHeadAttention(**parts.self_attention), FeedForward(**parts.feed_forward)
+            return cls(attention, feed_forward, cross_attention=cross_attention, **parts.options)
+
+        layer = with_weights(make, state, parts.names)
+        return layer.train(source.training) if isinstance(source, nn.Module) else layer
+
     def forward(
         self,
         hidden: Float[Tensor, "rows tokens d_model"],
@@ -127,6 +178,10 @@ class TransformerLayer(nn.Module):
         *,
         mask: Mask | Bool[Tensor, "..."] | None = None,
         memory_mask: Mask | Bool[Tensor, "..."] | None = None,
+        attn_mask: Tensor | None = None,
+        key_padding_mask: Tensor | None = None,
+        memory_attn_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
         cache: LayerCache | None = None,
     ) -> tuple[Float[Tensor, "rows tokens d_model"], AttentionOutput, AttentionOutput | None]:
         """Compute the layer.
@@ -135,8 +190,12 @@ class TransformerLayer(nn.Module):
             hidden: (rows, tokens, d_model); with a cache only the tokens that it does not hold yet.
             memory: (sentences, keys, d_model), for cross-attention. The number of rows is a multiple of the number of
                 sentences; rows of one sentence are adjacent.
-            mask: Which tokens each token may attend to.
-            memory_mask: Which keys of the memory may be attended to.
+            mask: Which tokens each token may attend to: True where it may.
+            memory_mask: Which keys of the memory may be attended to: True where they may.
+            attn_mask: As in `MultiHeadAttention.forward`, where True forbids; torch's ``src_mask`` or ``tgt_mask``.
+            key_padding_mask: As there; torch's ``src_key_padding_mask`` or ``tgt_key_padding_mask``.
+            memory_attn_mask: The same for the memory; torch's ``memory_mask``.
+            memory_key_padding_mask: The same for the memory; torch's ``memory_key_padding_mask``.
             cache: Grows by the tokens of this call; if it is shared, there is one row for each sentence.
 
         Returns:
@@ -145,11 +204,15 @@ class TransformerLayer(nn.Module):
 
         Raises:
             InvalidArgument: If there is a memory and no cross-attention, or the reverse, or the rows cannot be divided
-                among the sentences.
+                among the sentences, or a mask has a wrong shape.
         """
         check_memory(hidden, memory, needs_memory=self.cross_attention is not None)
         attention = self.self_attention(
-            self.self_attention_residual.pre_norm(hidden), mask=mask, cache=cache.self_attention if cache else None
+            self.self_attention_residual.pre_norm(hidden),
+            mask=mask,
+            attn_mask=attn_mask,
+            key_padding_mask=key_padding_mask,
+            cache=cache.self_attention if cache else None,
         )
         hidden = self.self_attention_residual.add_and_norm(hidden, attention.output)
         cross_attention = None
@@ -159,6 +222,8 @@ class TransformerLayer(nn.Module):
                 query.reshape(memory.shape[0], -1, query.shape[2]),  # (sentences, rows of each · tokens, d_model)
                 memory,
                 mask=memory_mask,
+                attn_mask=memory_attn_mask,
+                key_padding_mask=memory_key_padding_mask,
                 cache=cache.cross_attention if cache else None,
             )
             hidden = self.cross_attention_residual.add_and_norm(hidden, cross_attention.output.view(query.shape))
