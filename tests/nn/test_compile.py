@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from helpers.pairwise import everything
-from regard.models import GPT, Bert, BertConfig, GPTConfig
-from regard.nn import MultiHeadAttention
+from regard.models import GPT, Bert, BertConfig, GPTConfig, Transformer, TransformerConfig
+from regard.nn import FeedForward, MultiHeadAttention, TransformerLayer
 from regard.ops.masks import Causal, Padding
 from regard.ops.measures import TopK
 
@@ -109,6 +109,52 @@ def test_a_compiled_gpt_drops_in_training_and_has_finite_gradients():
     for gradient in torch.autograd.grad(one.square().sum(), list(model.parameters())):
         assert gradient.isfinite().all()
         assert gradient.any()
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype"), [("aot_eager", torch.float32), ("aot_eager", torch.bfloat16), ("inductor", torch.float32)]
+)
+def test_a_layer_with_dropout_is_trained_as_one_graph(backend, dtype):
+    attention = MultiHeadAttention(16, 4, dropout=0.3)
+    layer = TransformerLayer(attention, FeedForward(16, 32, dropout=0.3), norm_first=True, dropout=0.3).to(dtype)
+    compiled = torch.compile(layer, fullgraph=True, backend=backend)
+    x = torch.randn(2, 5, 16, dtype=dtype, requires_grad=True)
+    torch.manual_seed(1)
+    one, other = compiled(x)[0], compiled(x)[0]
+    torch.manual_seed(1)
+    assert torch.equal(compiled(x)[0], one)
+    assert not torch.equal(one, other)
+    for gradient in torch.autograd.grad(one.float().square().sum(), [x, *layer.parameters()]):
+        assert gradient.isfinite().all()
+        assert gradient.any()
+
+
+def test_compiled_dropout_has_the_rate_and_scale_of_eager():
+    layer, x = FeedForward(16, 4096, dropout=0.3), torch.ones(1, 16)
+    with torch.no_grad():
+        layer.fc1.weight.zero_()
+        layer.fc1.bias.fill_(1)
+        layer.fc2.weight.fill_(1 / 4096)
+        layer.fc2.bias.zero_()
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    assert compiled(x).mean().item() == pytest.approx(1, abs=0.05)  # the mean of 4,096 kept numbers, 1 / (1 - p)
+    assert layer(x).mean().item() == pytest.approx(1, abs=0.05)
+
+
+SMALL = {"d_model": 16, "num_heads": 4, "d_ff": 16, "dropout": 0.1, "attention_dropout": 0.1}
+MODELS = {
+    "gpt": lambda: (GPT(GPTConfig(30, num_layers=1, max_seq_len=16, **SMALL)), 1),
+    "bert": lambda: (Bert(BertConfig(30, num_layers=1, head="masked_lm", **SMALL)), 1),
+    "transformer": lambda: (Transformer(TransformerConfig(30, num_encoder_layers=1, num_decoder_layers=1, **SMALL)), 2),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_with_dropout_is_trained_as_one_graph(name):
+    model, inputs = MODELS[name]()
+    logits = torch.compile(model, fullgraph=True, backend="aot_eager")(*[WORDS] * inputs).logits
+    logits.square().sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
 
 
 def test_a_bert_is_exported_and_compiled_as_one_graph():

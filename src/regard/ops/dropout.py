@@ -21,7 +21,8 @@ def dropout(x: Float[Tensor, "*axes"], p: float, training: bool = True) -> Float
     On a CPU, torch draws a Mersenne Twister number per element, which takes a quarter of a small model's training step.
     Here an element takes 16 bits of a stream of 64-bit numbers (NumPy's SFC64), seeded from torch's default generator,
     so `torch.manual_seed` makes it reproducible. p is rounded to a multiple of 2⁻¹⁶, and the kept elements are divided
-    by the rounded probability of being kept. On other devices this is `torch.nn.functional.dropout`.
+    by the rounded probability of being kept. On other devices, and in compiled code, whose generated loops draw their
+    own numbers, this is `torch.nn.functional.dropout`.
 
     Args:
         x: Any shape and floating dtype.
@@ -51,13 +52,13 @@ def dropout(x: Float[Tensor, "*axes"], p: float, training: bool = True) -> Float
         p = float(p)  # a number of NumPy would compute in its own precision
     if not training or p == 0.0:
         return x
-    if x.device.type != "cpu":
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
         return torch.nn.functional.dropout(x, p)
     seed = int(draw_seed())
+    kept, scale = _draw_lanes(x.shape, p, seed)
     if x.element_size() == 2:
-        kept, scale = _draw_lanes(x.shape, p, seed)
         return _KeepBits.apply(x, kept.neg_(), scale)
-    return x * keep_mask(x.shape, p, seed, x.device).to(x.dtype)
+    return x * kept.to(torch.float32).mul_(scale).to(x.dtype)
 
 
 def draw_seed(device: str | torch.device = "cpu") -> Int[Tensor, ""]:
@@ -70,15 +71,6 @@ def draw_seed(device: str | torch.device = "cpu") -> Int[Tensor, ""]:
     if torch._C._functorch.is_batchedtensor(seed):  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage]
         raise InvalidArgument("dropout: expected torch.vmap with randomness='same', got 'different'")
     return seed
-
-
-def keep_mask(shape: torch.Size, p: float, seed: int, device: torch.device) -> Tensor:
-    """Factors: 0 with probability p, else 1 / (1 − p), in float32; the same for the same seed and device."""
-    if device.type != "cpu":
-        generator = torch.Generator(device).manual_seed(seed)
-        return (torch.rand(shape, device=device, generator=generator) >= p) / (1 - p)
-    kept, scale = _draw_lanes(shape, p, seed)
-    return kept.to(torch.float32).mul_(scale)
 
 
 def dropped_weights(
@@ -143,8 +135,6 @@ def _draw_lanes(shape: torch.Size, p: float, seed: int) -> tuple[Tensor, float]:
     bits = np.random.Generator(np.random.SFC64(seed)).integers(0, 2**64, -(-count // 4), dtype=np.uint64)
     lanes = torch.from_numpy(bits).view(torch.int16)[:count].view(shape)
     dropped = min(round(p * 2**16), 2**16 - 1)
-    if torch.compiler.is_compiling():  # a compiler loses track of an in-place comparison in a view
-        return (lanes >= dropped - 2**15).to(torch.int16), 2**16 / (2**16 - dropped)
     # Comparing in place stays in int16 and is several times faster than making a bool tensor.
     return lanes.ge_(dropped - 2**15), 2**16 / (2**16 - dropped)
 
