@@ -21,6 +21,7 @@ from helpers.transformers_models import T5, tokenizer
 from regard.analysis import word_weights
 from regard.generation.state import Hypothesis
 from regard.models import save_model
+from regard.pipelines import translator
 
 
 def test_translation_table_and_page(regard, model, tmp_path):
@@ -230,6 +231,14 @@ def test_an_unreliable_translation_gets_a_note(regard, tmp_path):
     assert re.search(r"note: low confidence in the translation: 0\.[0-4]\d\n", result.err)
     assert "note" not in regard("show", "Thank you.", *page).err
     assert "note" not in regard("show", "Quantum chromodynamics.", "--target", "Danke.", *page).err
+
+
+def test_a_sentence_is_translated_once(regard, monkeypatch, tmp_path):
+    searches = []
+    original = translator.beam_search
+    monkeypatch.setattr(translator, "beam_search", lambda *args, **kw: searches.append(args) or original(*args, **kw))
+    regard("show", "Thank you.", "-o", tmp_path / "a.html")  # by the bundled model, which has a confidence
+    assert len(searches) == 1
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

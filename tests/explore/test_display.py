@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import tempfile
 from html.parser import HTMLParser
@@ -194,6 +195,18 @@ def test_a_notebook_packs_a_recording_once(
     regard.show(recording, tmp_path / "a.html" if has_path else None)
     assert packed == [recording]
     assert (tmp_path / "a.html").exists() == has_path
+
+
+def test_a_bare_recording_is_displayed_without_importing_the_explorer(tmp_path, recording):
+    recording.save(tmp_path / "a.regard")
+    program = f"""
+import sys
+from regard.recordings import load
+recording = load({str(tmp_path / "a.regard")!r})
+assert "regard.explore.display" not in sys.modules
+assert recording._repr_html_().startswith("<iframe")
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_a_bare_recording_is_packed_once(recording, packed):

@@ -102,7 +102,7 @@ def test_several_targets_of_a_sentence_share_its_memory():
 
 def test_losses_on_logits_and_attention_give_every_weight_a_gradient():
     model = random_model().train()
-    hidden, attentions = model.forward_features(SRC, TGT, LENGTHS)
+    hidden, attentions = model.forward_features(SRC, TGT, LENGTHS, output_attentions=True)
     loss = alignment_loss(attentions.cross[0].weights, torch.tensor([[0, 1, 2, 4], [0, 0, 1, 2]]))
     (loss + model.lm_head(hidden).square().mean()).backward()
     for name, parameter in model.named_parameters():

@@ -30,7 +30,7 @@ def make_decoder(norm: str) -> TransformerStack:
 def test_any_steps_with_a_cache_equal_all_at_once(norm, steps):
     decoder, hidden, memory = make_decoder(norm), torch.randn(4, 7, 16), torch.randn(2, 6, 16)
     mask, cache = Padding(torch.tensor([6, 3])), SharedBeamCache(2)
-    full, _, crosses = decoder(hidden, memory, memory_mask=mask)
+    full, _, crosses = decoder(hidden, memory, memory_mask=mask, output_attentions=True)
     outputs = [decoder(part, memory, memory_mask=mask, cache=cache)[0] for part in hidden.split(steps, dim=1)]
     torch.testing.assert_close(torch.cat(outputs, dim=1), full)
     assert cache.length == 7
@@ -39,7 +39,7 @@ def test_any_steps_with_a_cache_equal_all_at_once(norm, steps):
 
 def test_self_attention_sees_no_later_token():
     decoder = make_decoder("post")
-    _, attentions, _ = decoder(torch.randn(2, 7, 16), torch.randn(2, 6, 16))
+    _, attentions, _ = decoder(torch.randn(2, 7, 16), torch.randn(2, 6, 16), output_attentions=True)
     assert (attentions[1].weights.dense().triu(1) == 0).all()
 
 

@@ -26,7 +26,9 @@ def test_only_pre_norm_has_a_final_norm():
 
 
 def test_each_layer_returns_its_attention():
-    hidden, attentions, _ = make_encoder("post")(torch.randn(2, 5, 16), mask=Padding(torch.tensor([5, 3])))
+    hidden, attentions, _ = make_encoder("post")(
+        torch.randn(2, 5, 16), mask=Padding(torch.tensor([5, 3])), output_attentions=True
+    )
     assert hidden.shape == (2, 5, 16)
     assert [attended.weights.shape for attended in attentions] == [(2, 4, 5, 5)] * 3
     assert (attentions[2].weights.dense()[1, :, :, 3:] == 0).all()

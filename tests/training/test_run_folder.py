@@ -149,7 +149,7 @@ def leftovers(folder: Path) -> list[Path]:
     "moment",
     [
         "regard.training.trainer:_build_trainer",
-        "regard.training.datamodule:hash_files",
+        "regard.data.token_dataset:_hash_file",
         "regard.training.tasks.translation:TranslationTask.train_tokenizer",
         "regard.data.token_dataset:_write",
         "regard.training.callbacks.checkpoints:Checkpoints.on_train_start",

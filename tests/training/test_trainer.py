@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 
 from helpers.full_disk import full_disk
 from helpers.training_runs import bytes_of, make_recipe, rows
+from regard.data import token_dataset
 from regard.data.pairs import encoder_batch
 from regard.errors import InvalidFile, InvalidRecipe
 from regard.generation import greedy
@@ -47,7 +48,8 @@ def test_a_training_learns_and_writes_all_its_files(
     logged = [(float(row["loss"]), float(row["learning_rate"])) for row in rows(run) if row["loss"]]
     assert len(logged) == 25
     assert logged[-1][0] < logged[0][0] / 2
-    assert logged[-1][1] == pytest.approx(0.01 * (20 / 251) ** 0.5)
+    expected = [0.01 * (step / 20 if step < 20 else (20 / step) ** 0.5) for step in range(10, 251, 10)]
+    assert [learning_rate for _, learning_rate in logged] == pytest.approx(expected)  # with which the step was taken
     scores = [float(row["bleu"]) for row in rows(run) if row["bleu"]]
     assert outcome.best_metric == pytest.approx(max(scores))
     assert outcome.best_metric > 50
@@ -63,6 +65,19 @@ def test_a_training_learns_and_writes_all_its_files(
         actual = greedy(model, *encoder_batch(tokenizer.encode(["one red dogs."])))
         assert set(tokenizer.decode([actual[0].tokens])[0].strip(".").split()) <= set(words.values())
     assert logging.getLogger("regard.training").handlers == []
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_each_data_file_is_hashed_once_per_start(
+    tmp_path: Path, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch, resume: bool
+) -> None:
+    if resume:
+        train(make_recipe(apply_overrides(keys, ["--trainer.max_steps=10"])))
+    hashed: list[str] = []
+    original = token_dataset._hash_file
+    monkeypatch.setattr(token_dataset, "_hash_file", lambda path: hashed.append(Path(path).name) or original(path))
+    train(make_recipe(keys), resume=resume)
+    assert sorted(name for name in hashed if name.endswith(".tsv")) == ["train.tsv", "valid.tsv"]
 
 
 def test_the_state_is_plain_data(tmp_path: Path, keys: dict[str, Any]) -> None:

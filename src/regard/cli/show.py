@@ -26,7 +26,7 @@ from regard.cli.texts import InputText, check_texts, find_recording, note_file_n
 from regard.errors import InvalidArgument, short_repr
 
 if TYPE_CHECKING:
-    from regard.pipelines import Translator
+    from regard.pipelines import Translation
     from regard.recordings.recording import Recording
 
 OF_MODELS = ("model", "dtype", "device", "lines", "target", "max_new_tokens")
@@ -113,14 +113,16 @@ def show(
     options = {name: value for name, value in options.items() if name not in unused}
     for source in inputs:
         with source.naming_errors():
-            recording = loaded.record(source.text, **options)
+            if isinstance(loaded, Translator) and target is None:
+                translation, recording = loaded.translate_and_record(source.text)
+                _note_confidence(translation, source)
+            else:
+                recording = loaded.record(source.text, **options)
         _check_image(context, recording, output)
         if "image" not in recording.texts:
             note_file_name(text)
         if max_new_tokens is not None and recording.texts.get("text") == source.text:
             note("no token was generated: the model ends the text here")
-        if isinstance(loaded, Translator) and loaded.confidence_model is not None and target is None:
-            _note_confidence(loaded, source)
         numbered = output if source.line is None else output.with_stem(f"{output.stem}-{source.line}")
         _show(recording, source, numbered, layer, token, merge=not tokens)
 
@@ -133,9 +135,8 @@ def _check_image(context: typer.Context, recording: Recording, output: Path) -> 
             raise InvalidArgument(f"--output: expected .html or .regard for an image, got {short_repr(output.name)}")
 
 
-def _note_confidence(translator: Translator, source: InputText) -> None:
+def _note_confidence(translation: Translation, source: InputText) -> None:
     """Print a note if a translation is not reliable."""
-    (translation,) = translator.translate([source.text])[0]
     if translation.is_reliable is False:
         where = f"{source.origin}: " if source.origin else ""
         note(f"{where}low confidence in the translation: {translation.confidence:.2f}")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from regard.checks import Checks
 from regard.data.batching import BatchIndices, ResumableLoader, split
-from regard.data.token_dataset import Columns, chunked, hash_files, tokenize_once
+from regard.data.token_dataset import Columns, FileHashes, chunked, tokenize_once
 from regard.errors import InvalidFile
 from regard.text.readers import check_files, read_lines
 from regard.text.tokenizer import SampleBy
@@ -80,6 +80,7 @@ def tokenize_stream(
     *,
     fraction_range: tuple[float, float] = (0.0, 1.0),
     sample_by: SampleBy = "document",
+    hashes: FileHashes | None = None,
 ) -> TokenStream:
     """Tokenize running text, or reopen it from the cache.
 
@@ -89,6 +90,7 @@ def tokenize_stream(
         cache: Folder of tokenized datasets. They depend on what the files contain, not on their names.
         fraction_range: Part of each file, as in `read_text`.
         sample_by: Whether a text is a file or a line; empty lines are then skipped.
+        hashes: Computes the hashes of the files; pass the same one to read each file once for several datasets.
 
     Raises:
         InvalidFile: If a file cannot be read, there are fewer than two tokens, or the cache cannot be written.
@@ -112,7 +114,7 @@ def tokenize_stream(
             if sample_by == "document":
                 yield ([end],)
 
-    key = f"stream\n{fraction_range}\n{sample_by}\n{tokenizer.fingerprint}\n{hash_files(files)}"
+    key = f"stream\n{fraction_range}\n{sample_by}\n{tokenizer.fingerprint}\n{(hashes or FileHashes())(files)}"
     (stream,), counts = tokenize_once(cache, key, ["stream"], tokenize)
     if len(stream.ids) < 2:
         raise InvalidFile(f"{' and '.join(map(str, files))}: expected at least two tokens, got {len(stream.ids)}")

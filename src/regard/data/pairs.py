@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.data.batching import BatchIndices, ResumableLoader, pad_batch, token_budget_batches
-from regard.data.token_dataset import Columns, TokenDataset, chunked, hash_files, tokenize_once
+from regard.data.token_dataset import Columns, FileHashes, TokenDataset, chunked, tokenize_once
 from regard.errors import InvalidFile
 from regard.text.readers import read_alignments, read_pairs
 from regard.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer
@@ -70,6 +70,7 @@ def tokenize_pairs(
     *,
     max_length: int | None = None,
     alignments: str | Path | None = None,
+    hashes: FileHashes | None = None,
 ) -> PairDataset:
     """Tokenize parallel text, or reopen it from the cache.
 
@@ -80,6 +81,7 @@ def tokenize_pairs(
         max_length: Pairs with more tokens on a side are skipped, and counted. Default: no limit.
         alignments: File with one line per pair, as for `read_alignments`. Every token of a target word is aligned with
             the first token of its source word.
+        hashes: Computes the hashes of the files; pass the same one to read each file once for several datasets.
 
     Raises:
         InvalidFile: If a file cannot be read, no pair is left, or the cache cannot be written.
@@ -104,7 +106,7 @@ def tokenize_pairs(
         if links is not None and next(links, None) is not None:
             raise InvalidFile(f"{alignments}: expected one line per pair, got more")
 
-    hashed = hash_files([*files, *([] if alignments is None else [alignments])])
+    hashed = (hashes or FileHashes())([*files, *([] if alignments is None else [alignments])])
     key = f"pairs\n{max_length}\n{tokenizer.fingerprint}\n{hashed}"
     names = ["source", "target"] if alignments is None else ["source", "target", "alignment"]
     (source, target, *rest), counts = tokenize_once(cache, key, names, tokenize)

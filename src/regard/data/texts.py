@@ -16,7 +16,7 @@ from torch import Tensor
 
 from regard.checks import Checks
 from regard.data.batching import BatchIndices, ResumableLoader, split
-from regard.data.token_dataset import Columns, TokenDataset, chunked, hash_files, tokenize_once
+from regard.data.token_dataset import Columns, FileHashes, TokenDataset, chunked, tokenize_once
 from regard.errors import InvalidFile, did_you_mean, short_repr
 from regard.text.readers import read_labeled_texts, read_lines
 
@@ -87,6 +87,7 @@ def tokenize_texts(
     *,
     max_length: int,
     labels: Sequence[str] | None = None,
+    hashes: FileHashes | None = None,
 ) -> TextDataset:
     """Tokenize texts, or reopen them from the cache.
 
@@ -97,6 +98,7 @@ def tokenize_texts(
         max_length: Longer texts are truncated to as many tokens; they keep their last special token. It leaves room
             for at least one token that is not special.
         labels: Names of the labels. Default: texts have no labels.
+        hashes: Computes the hashes of the files; pass the same one to read each file once for several datasets.
 
     Raises:
         InvalidFile: If a file cannot be read, a label is unknown, there is no text, or the cache cannot be written.
@@ -115,7 +117,7 @@ def tokenize_texts(
             counts["num_truncated"] += sum(len(ids) > max_length for ids in encoded)
             yield truncate(encoded, max_length, tokenizer), [[index] for index in indices]
 
-    key = f"texts\n{max_length}\n{labels}\n{tokenizer.fingerprint}\n{hash_files(files)}"
+    key = f"texts\n{max_length}\n{labels}\n{tokenizer.fingerprint}\n{(hashes or FileHashes())(files)}"
     (texts, indices), counts = tokenize_once(cache, key, ["texts", "labels"], tokenize)
     if not len(texts):
         raise InvalidFile(f"{' and '.join(map(str, files))}: expected at least one text, got none")

@@ -117,7 +117,7 @@ def _write(folder: Path, columns: Sequence[str], tokenize: Callable[[Counter[str
     for name, column_lengths in zip(columns, lengths, strict=True):
         np.save(folder / f"{name}.npy", np.cumsum(column_lengths, dtype=np.int64))
     (folder / COUNTS_FILE).write_text(json.dumps(counts))
-    checksums = {name: hash_files([folder / name]) for name in _file_names(columns)}
+    checksums = {name: _hash_file(folder / name) for name in _file_names(columns)}
     (folder / CHECKSUMS_FILE).write_text(json.dumps(checksums))
 
 
@@ -135,7 +135,7 @@ def _check(folder: Path, columns: Sequence[str]) -> Counter[str]:
     try:
         written = read_json(folder / CHECKSUMS_FILE)
         for name in _file_names(columns):
-            if not isinstance(written, dict) or written.get(name) != hash_files([folder / name]):
+            if not isinstance(written, dict) or written.get(name) != _hash_file(folder / name):
                 raise InvalidFile(f"{folder / name}: expected tokenized data, got a damaged file")
         return Counter(read_json(folder / COUNTS_FILE))
     except InvalidFile as error:
@@ -161,22 +161,41 @@ def chunked(items: Iterable[Item], size: int = CHUNK_SIZE) -> Iterator[list[Item
         yield chunk
 
 
-def hash_files(files: Sequence[str | Path]) -> str:
-    """SHA-256 of what files contain, in their order, whatever their names are.
+class FileHashes:
+    """SHA-256 of what files contain; each file is read once, so a file that changes later keeps its hash.
 
-    Raises:
-        InvalidType: If files are not a sequence, such as a single path.
-        InvalidFile: If a file cannot be read.
+    Examples:
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> hashes = FileHashes()
+        >>> with TemporaryDirectory() as folder:
+        ...     paths = [Path(folder, name) for name in "ab"]
+        ...     _ = [path.write_text("same") for path in paths]
+        ...     hashes(paths[:1]) == hashes(paths[1:]), hashes(paths) == hashes(paths[:1])
+        (True, False)
     """
-    check_files(files)
-    total = hashlib.sha256()
-    for path in files:
-        check_file(path)
-        try:
-            with open(path, "rb") as file:
-                while block := file.read(1 << 20):
-                    total.update(block)
-        except OSError as error:
-            raise InvalidFile(f"{path}: could not be read: {error.strerror or error}") from None
-        total.update(b"\n")
-    return total.hexdigest()
+
+    def __init__(self) -> None:
+        self._digests: dict[str | Path, str] = {}
+
+    def __call__(self, files: Sequence[str | Path]) -> str:
+        """The hash of files in their order, whatever their names are.
+
+        Raises:
+            InvalidType: If files are not a sequence, such as a single path.
+            InvalidFile: If a file cannot be read.
+        """
+        check_files(files)
+        for path in files:
+            if path not in self._digests:
+                self._digests[path] = _hash_file(path)
+        return hashlib.sha256("\n".join(self._digests[path] for path in files).encode()).hexdigest()
+
+
+def _hash_file(path: str | Path) -> str:
+    check_file(path)
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InvalidFile(f"{path}: could not be read: {error.strerror or error}") from None

@@ -59,7 +59,7 @@ class CausalState(DecodingState[GPT]):
         if overflow > 0:  # the positions of cached tokens would change at each step
             self.cache, tokens = None, self.tokens[:, overflow:]
             left_padding = None if left_padding is None else (left_padding - overflow).clamp(min=0)
-        return self.model.forward_features(tokens, left_padding, cache=self.cache, output_attentions=False)[0]
+        return self.model.forward_features(tokens, left_padding, cache=self.cache)[0]
 
     def select_sentences(self, sentences: Tensor) -> None:
         super().select_sentences(sentences)

@@ -208,9 +208,9 @@ class Bert(nn.Module):
         lengths: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         *,
-        output_attentions: bool = True,
+        output_attentions: bool = False,
     ) -> tuple[Tensor, tuple[AttentionOutput, ...]]:
-        """The last hidden states (batch, tokens, d_model) and the attention of each layer.
+        """The last hidden states (batch, tokens, d_model) and, with ``output_attentions``, the attention of each layer.
 
         Arguments and errors are those of `forward`.
         """

@@ -109,14 +109,16 @@ class EncoderDecoder(nn.Module, ABC):
         """An empty cache for `decode`."""
 
     @abstractmethod
-    def _encode(self, src: Tensor, src_lengths: Tensor | None) -> tuple[Tensor, tuple[AttentionOutput, ...]]:
-        """The memory (batch, source, memory_dim), and the attention of each encoder layer."""
+    def _encode(
+        self, src: Tensor, src_lengths: Tensor | None, output_attentions: bool
+    ) -> tuple[Tensor, tuple[AttentionOutput, ...]]:
+        """The memory (batch, source, memory_dim), and the attention of each encoder layer, if requested."""
 
     @abstractmethod
     def _decode(
-        self, tgt: Tensor, memory: Tensor, src_lengths: Tensor | None, cache: Any
+        self, tgt: Tensor, memory: Tensor, src_lengths: Tensor | None, cache: Any, output_attentions: bool
     ) -> tuple[Tensor, tuple[AttentionOutput, ...], tuple[AttentionOutput, ...]]:
-        """Hidden states (rows, target, d_model), and the self- and cross-attention of each decoder layer."""
+        """Hidden states (rows, target, d_model), and both attentions of each decoder layer, if requested."""
 
     def encode(self, src: Tensor, src_lengths: Tensor | None = None) -> Tensor:
         """Compute the memory that the decoder attends to, (batch, source, memory_dim).
@@ -124,7 +126,7 @@ class EncoderDecoder(nn.Module, ABC):
         Arguments and errors are those of `forward`.
         """
         self._check_source(src, src_lengths)
-        return self._encode(src, src_lengths)[0]
+        return self._encode(src, src_lengths, output_attentions=False)[0]
 
     def decode(self, tgt: Tensor, memory: Tensor, src_lengths: Tensor | None = None, *, cache: Any = None) -> Tensor:
         """Compute the hidden states of the decoder, (rows, target, d_model), which ``lm_head`` maps to logits.
@@ -139,19 +141,19 @@ class EncoderDecoder(nn.Module, ABC):
             cache: As from `new_cache`; it grows by the tokens of this call.
         """
         self._check_target(tgt, memory, src_lengths)
-        return self._decode(tgt, memory, src_lengths, cache)[0]
+        return self._decode(tgt, memory, src_lengths, cache, output_attentions=False)[0]
 
     def forward_features(
-        self, src: Tensor, tgt: Tensor, src_lengths: Tensor | None = None
+        self, src: Tensor, tgt: Tensor, src_lengths: Tensor | None = None, *, output_attentions: bool = False
     ) -> tuple[Tensor, Attentions]:
-        """The last hidden states (batch, target, d_model) and the attention of each layer.
+        """The last hidden states (batch, target, d_model) and, with ``output_attentions``, the attention of each layer.
 
         Arguments and errors are those of `forward`.
         """
         self._check_source(src, src_lengths)
-        memory, encoder = self._encode(src, src_lengths)
+        memory, encoder = self._encode(src, src_lengths, output_attentions)
         self._check_target(tgt, memory, src_lengths)
-        hidden, decoder, cross = self._decode(tgt, memory, src_lengths, None)
+        hidden, decoder, cross = self._decode(tgt, memory, src_lengths, None, output_attentions)
         return hidden, Attentions(encoder, decoder, cross)
 
     def forward(
@@ -169,7 +171,7 @@ class EncoderDecoder(nn.Module, ABC):
             InvalidArgument: If shapes, dtypes or ids do not fit.
             InvalidType: If an argument is not a tensor.
         """
-        hidden, attentions = self.forward_features(src, tgt, src_lengths)
+        hidden, attentions = self.forward_features(src, tgt, src_lengths, output_attentions=output_attentions)
         return EncoderDecoderOutput(self.lm_head(hidden), attentions if output_attentions else None)
 
     def _build_lm_head(self, *, bias: bool = False) -> LMHead:

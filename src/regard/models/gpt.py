@@ -161,9 +161,9 @@ class GPT(nn.Module):
         left_padding: Tensor | None = None,
         *,
         cache: DecoderCache | None = None,
-        output_attentions: bool = True,
+        output_attentions: bool = False,
     ) -> tuple[Tensor, tuple[AttentionOutput, ...]]:
-        """The last hidden states (batch, tokens, d_model) and the attention of each layer.
+        """The last hidden states (batch, tokens, d_model) and, with ``output_attentions``, the attention of each layer.
 
         Arguments and errors are those of `forward`; with a `cache` from `new_cache`, ``input_ids`` are only
         the tokens that it does not hold yet, and it grows by them.

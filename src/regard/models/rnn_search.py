@@ -140,7 +140,9 @@ class RNNSearch(EncoderDecoder):
         """An empty cache for `decode`."""
         return RecurrentCache()
 
-    def _encode(self, src: Tensor, src_lengths: Tensor | None) -> tuple[Tensor, tuple[AttentionOutput, ...]]:
+    def _encode(
+        self, src: Tensor, src_lengths: Tensor | None, output_attentions: bool
+    ) -> tuple[Tensor, tuple[AttentionOutput, ...]]:
         """The encoder's states, forward and backward concatenated; zeros at padding."""
         embedded = self._embed(src, self.src_embedding)
         lengths = torch.full((len(src),), src.shape[1]) if src_lengths is None else src_lengths.cpu()
@@ -150,12 +152,17 @@ class RNNSearch(EncoderDecoder):
         return self.dropout(memory), ()
 
     def _decode(
-        self, tgt: Tensor, memory: Tensor, src_lengths: Tensor | None, cache: RecurrentCache | None
+        self,
+        tgt: Tensor,
+        memory: Tensor,
+        src_lengths: Tensor | None,
+        cache: RecurrentCache | None,
+        output_attentions: bool,
     ) -> tuple[Tensor, tuple[AttentionOutput, ...], tuple[AttentionOutput, ...]]:
         embedded = self._embed(tgt, self.tgt_embedding)
         states, attended = self._unroll(embedded, memory, src_lengths, cache or self.new_cache())
         merged = self.readout(torch.cat([states, embedded, attended.output], -1))
-        return self.dropout(merged.unflatten(-1, (-1, 2)).amax(-1)), (), (attended,)
+        return self.dropout(merged.unflatten(-1, (-1, 2)).amax(-1)), (), (attended,) if output_attentions else ()
 
     def _unroll(
         self, embedded: Tensor, memory: Tensor, src_lengths: Tensor | None, cache: RecurrentCache

@@ -132,16 +132,26 @@ class Transformer(EncoderDecoder):
         cache_class = DecoderCache if self.config.positions in POSITIONS_IN_ATTENTION else SharedBeamCache
         return cache_class(self.config.num_decoder_layers)
 
-    def _encode(self, src: Tensor, src_lengths: Tensor | None) -> tuple[Tensor, tuple[AttentionOutput, ...]]:
+    def _encode(
+        self, src: Tensor, src_lengths: Tensor | None, output_attentions: bool
+    ) -> tuple[Tensor, tuple[AttentionOutput, ...]]:
         embeddings = self._embed(src, self.src_embedding, self.src_positions, 0)
-        return self.encoder(embeddings, mask=None if src_lengths is None else Padding(src_lengths))[:2]
+        mask = None if src_lengths is None else Padding(src_lengths)
+        return self.encoder(embeddings, mask=mask, output_attentions=output_attentions)[:2]
 
     def _decode(
-        self, tgt: Tensor, memory: Tensor, src_lengths: Tensor | None, cache: DecoderCache | None
+        self,
+        tgt: Tensor,
+        memory: Tensor,
+        src_lengths: Tensor | None,
+        cache: DecoderCache | None,
+        output_attentions: bool,
     ) -> tuple[Tensor, tuple[AttentionOutput, ...], tuple[AttentionOutput, ...]]:
         embeddings = self._embed(tgt, self.tgt_embedding, self.tgt_positions, cache.length if cache else 0)
         memory_mask = None if src_lengths is None else Padding(src_lengths)
-        return self.decoder(embeddings, memory, memory_mask=memory_mask, cache=cache)
+        return self.decoder(
+            embeddings, memory, memory_mask=memory_mask, cache=cache, output_attentions=output_attentions
+        )
 
     def _embed(self, token_ids: Tensor, embedding: nn.Embedding, positions: nn.Module, offset: int) -> Tensor:
         """(batch, tokens) → (batch, tokens, d_model)."""

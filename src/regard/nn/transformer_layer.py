@@ -232,7 +232,7 @@ class TransformerLayer(nn.Module):
 
 
 class StackOutput(NamedTuple):
-    """The hidden states (rows, tokens, d_model), and the self- and cross-attention of each layer; empty without any."""
+    """The hidden states (rows, tokens, d_model), and the self- and cross-attention of each layer, if requested."""
 
     hidden: Tensor
     attentions: tuple[AttentionOutput, ...]
@@ -254,7 +254,7 @@ class TransformerStack(nn.Module):
         >>> import torch
         >>> from regard.nn import FeedForward, MultiHeadAttention
         >>> layers = [TransformerLayer(MultiHeadAttention(16, 4), FeedForward(16, 64)) for _ in range(2)]
-        >>> output = TransformerStack(layers, causal=True)(torch.randn(2, 5, 16))
+        >>> output = TransformerStack(layers, causal=True)(torch.randn(2, 5, 16), output_attentions=True)
         >>> output.hidden.shape, len(output.attentions), len(output.cross_attentions)
         (torch.Size([2, 5, 16]), 2, 0)
     """
@@ -283,7 +283,7 @@ class TransformerStack(nn.Module):
         mask: Mask | Bool[Tensor, "..."] | None = None,
         memory_mask: Mask | Bool[Tensor, "..."] | None = None,
         cache: DecoderCache | None = None,
-        output_attentions: bool = True,
+        output_attentions: bool = False,
     ) -> StackOutput:
         """Compute all layers.
 
@@ -295,7 +295,7 @@ class TransformerStack(nn.Module):
             cache: For a causal stack; it grows by the tokens of this call. With a shared cache, self-attention has the
                 rows of a sentence as queries of one batch entry, with the keys of all of them, most of them masked.
             output_attentions: Whether to return the attention of each layer, which keeps its queries, keys and values
-                in memory until the caller drops it.
+                in memory until the caller drops it. Default: no.
 
         Raises:
             InvalidArgument: As `TransformerLayer`.

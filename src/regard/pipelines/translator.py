@@ -170,7 +170,18 @@ class Translator(Pipeline[EncoderDecoder]):
             InvalidType: If a text is not a str.
             InvalidArgument: If the text is empty, or a text is too long.
         """
-        source_ids, target_ids = self._encode_pair(text, target)
+        return self._record(text, *self._encode_pair(text, target))
+
+    def translate_and_record(self, text: str) -> tuple[Translation, Recording]:
+        """The best translation of a text and its recording, as `record` makes it, by one search.
+
+        Unlike `translate`, it never translates a long text in parts. Errors are those of `record`.
+        """
+        source_ids, best = self._search(text, None)
+        (translation,) = self._join_parts([[best]], length_penalty=1.0)
+        return translation, self._record(text, source_ids, self._with_eos(best))
+
+    def _record(self, text: str, source_ids: list[int], target_ids: list[int]) -> Recording:
         texts = {"source": text, "translation": self.tokenizer.decode([target_ids])[0]}
         layers = record_teacher_forced(self.model, self.tokenizer, source_ids, target_ids)
         return Recording(title=text, model_name=self.name, layers=LayerList(layers), texts=texts)
@@ -199,13 +210,20 @@ class Translator(Pipeline[EncoderDecoder]):
 
     def _encode_pair(self, text: str, target: str | None) -> tuple[list[int], list[int]]:
         """Token ids of a text, and of its translation with EOS: the target, or the best of beam search."""
+        source_ids, best = self._search(text, target)
+        return source_ids, self._with_eos(best)
+
+    def _search(self, text: str, target: str | None) -> tuple[list[int], Hypothesis]:
+        """Token ids of a text, and its translation: the target, or the best of beam search."""
         check_texts([text, target or ""], names=["text", "target"])
         with Checks() as checks:
             checks.that(bool(text.strip()), "text: expected a text, got an empty one")
         (source_ids,), (target_ids,) = self.tokenizer.encode([text]), self.tokenizer.encode_targets([target or ""])
         check_token_counts([("text", source_ids), ("target", target_ids)], self._max_source_tokens)
-        best = self._generate([source_ids])[0][0] if target is None else Hypothesis(target_ids, 0.0)
-        return source_ids, [*best.tokens, self.model.config.eos_id] if best.finished else best.tokens
+        return source_ids, self._generate([source_ids])[0][0] if target is None else Hypothesis(target_ids, 0.0)
+
+    def _with_eos(self, hypothesis: Hypothesis) -> list[int]:
+        return [*hypothesis.tokens, self.model.config.eos_id] if hypothesis.finished else hypothesis.tokens
 
     @property
     def _max_source_tokens(self) -> int:

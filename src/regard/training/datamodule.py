@@ -10,7 +10,6 @@ from typing import Any
 import lightning as L
 
 from regard.data.batching import ResumableLoader
-from regard.data.token_dataset import hash_files
 from regard.errors import InvalidFile, InvalidRecipe, raise_problems
 from regard.files import atomic_write
 from regard.input_files import exists, read_json
@@ -35,6 +34,7 @@ class TaskDataModule(L.LightningDataModule):
         self.prepare_data_per_node = False  # all machines share the run folder
         self.task, self.recipe = task, task.recipe
         self.folder: Path = task.recipe.output_dir / "data"
+        self.is_set_up = False
 
     def prepare_data(self) -> None:
         """Write the tokenizer and the token ids, and the recipe of a resumed run (on rank 0).
@@ -45,7 +45,7 @@ class TaskDataModule(L.LightningDataModule):
         """
         is_resumed = (self.recipe.output_dir / STATE_FILE).is_file()
         path = self.folder / HASHES_FILE
-        hashes = {key: hash_files(files) for key, files in self.recipe.files.items()}
+        hashes = {key: self.task.hashes(files) for key, files in self.recipe.files.items()}
         if is_resumed and exists(path):
             old, expected = self._read_hashes(path), "expected the data that the run began with"
             changed = [key for key, value in hashes.items() if value != old.get(key)]
@@ -76,12 +76,15 @@ class TaskDataModule(L.LightningDataModule):
         return values
 
     def setup(self, stage: str) -> None:
-        """Load the tokenizer and the datasets (on every process)."""
+        """Load the tokenizer and the datasets (once on every process)."""
+        if self.is_set_up:  # by `prepare_data`, on rank 0
+            return
         task = self.task
         task.tokenizer = Tokenizer.load(self.folder)
         task.train_data = task.tokenize(task.train_files, "train", self.folder)
         valid_files = task.valid_files or task.train_files
         task.valid_data = task.tokenize(valid_files, "valid", self.folder) if self.recipe.has_validation else None
+        self.is_set_up = True
 
     def train_dataloader(self) -> ResumableLoader:
         """The endless training batches of this process."""

@@ -35,6 +35,7 @@ class ProgressLogger(L.Callback):
         # since the last row; sums of losses weighted by targets stay on the device
         self.losses: list[Any] = [0.0 for _ in self.names]
         self.num_targets = 0
+        self.learning_rate = 0.0
         # of this process, for the throughput
         self.started_at, self.num_timed_targets = 0.0, 0
         self.shown_at = -math.inf
@@ -64,6 +65,12 @@ class ProgressLogger(L.Callback):
             )
             self.bar_task = self.bar.add_task("", total=trainer.max_steps, completed=trainer.global_step)
             self.bar.start()
+
+    def on_before_optimizer_step(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """Keep the learning rate of this step; after it, the optimizer has that of the next."""
+        self.learning_rate = optimizer.param_groups[0]["lr"]
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -99,7 +106,7 @@ class ProgressLogger(L.Callback):
         row = {
             "epoch": _epoch(trainer),
             **dict(zip(self.names, means, strict=True)),
-            "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
+            "learning_rate": self.learning_rate,
             "tokens": int(num_targets),
             "tokens_per_second": round(num_timed_targets / (time.perf_counter() - self.started_at)),
         }

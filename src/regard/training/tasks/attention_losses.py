@@ -182,7 +182,8 @@ class AttentionLosses:
             return None
         teacher = self.teacher.to(batch.input_ids.device)
         with torch.no_grad():
-            return teacher.forward_features(batch.input_ids, batch.decoder_input_ids, batch.lengths)[1]
+            inputs = batch.input_ids, batch.decoder_input_ids, batch.lengths
+            return teacher.forward_features(*inputs, output_attentions=True)[1]
 
 
 def _select_weights(attentions: Attentions, config: AttentionLossConfig) -> list[WeightMatrix]:

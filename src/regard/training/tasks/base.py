@@ -10,6 +10,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from regard.data.batching import ResumableLoader
+from regard.data.token_dataset import FileHashes
 from regard.text.tokenizer import Tokenizer
 from regard.training.recipe import Recipe
 
@@ -31,6 +32,7 @@ class Task(ABC):
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe: Any = recipe
+        self.hashes = FileHashes()
         self.train_files, self.valid_files = recipe.files["data.train"], recipe.files["data.valid"]
 
     @abstractmethod
@@ -39,7 +41,7 @@ class Task(ABC):
 
     @abstractmethod
     def tokenize(self, files: Sequence[Path], split: Split, cache: Path) -> Any:
-        """Tokenize files into a dataset, or read it from the cache."""
+        """Tokenize files into a dataset, or read it from the cache; ``hashes`` has those of the data files."""
 
     @abstractmethod
     def describe(self, dataset: Any) -> str:

@@ -106,8 +106,8 @@ class CausalLMTask(Task):
     def tokenize(self, files: Sequence[Path], split: Split, cache: Path) -> TokenStream:
         end = 1 - self.recipe.data.valid_fraction
         part = (end, 1.0) if split == "valid" and not self.valid_files else (0.0, end)
-        sample_by = self.recipe.data.sample_by
-        return tokenize_stream(files, self.tokenizer, cache, fraction_range=part, sample_by=sample_by)
+        options = {"fraction_range": part, "sample_by": self.recipe.data.sample_by, "hashes": self.hashes}
+        return tokenize_stream(files, self.tokenizer, cache, **options)
 
     def describe(self, dataset: TokenStream) -> str:
         return f"{len(dataset)} tokens, {dataset.num_characters} characters"

@@ -63,8 +63,8 @@ class ClassificationTask(BertTask):
         return (text for _, text, _ in read_labeled_texts(self.train_files))
 
     def tokenize(self, files: Sequence[Path], split: Split, cache: Path) -> TextDataset:
-        max_length = self.recipe.data.max_length
-        return tokenize_texts(files, self.tokenizer, cache, max_length=max_length, labels=self.labels)
+        options = {"max_length": self.recipe.data.max_length, "labels": self.labels, "hashes": self.hashes}
+        return tokenize_texts(files, self.tokenizer, cache, **options)
 
     def statistics(self, loader: ResumableLoader) -> list[str]:
         return [f"classes: {', '.join(self.labels)}"]

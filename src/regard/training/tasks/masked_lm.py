@@ -67,7 +67,8 @@ class MaskedLMTask(BertTask):
         return itertools.chain.from_iterable(map(read_lines, self.train_files))
 
     def tokenize(self, files: Sequence[Path], split: Split, cache: Path) -> TextDataset:
-        return tokenize_texts(files, self.tokenizer, cache, max_length=self.recipe.data.max_length)
+        options = {"max_length": self.recipe.data.max_length, "hashes": self.hashes}
+        return tokenize_texts(files, self.tokenizer, cache, **options)
 
     def loader(self, dataset: TextDataset, **options: Any) -> MaskedLMLoader:
         if self.tokenizer.mask_id is None:

@@ -141,7 +141,8 @@ class TranslationTask(Task):
         else:  # only pairs that fit no batch or not the model are skipped
             limits = self.recipe.data.max_tokens_per_batch, self.recipe.model.max_seq_len
             max_length, alignments = min(limits) - 1, None
-        return tokenize_pairs(files, self.tokenizer, cache, max_length=max_length, alignments=alignments)
+        options = {"max_length": max_length, "alignments": alignments, "hashes": self.hashes}
+        return tokenize_pairs(files, self.tokenizer, cache, **options)
 
     def describe(self, dataset: PairDataset) -> str:
         return f"{len(dataset)} pairs (skipped: {dataset.num_empty} empty, {dataset.num_too_long} too long)"
@@ -184,7 +185,8 @@ class TranslationTask(Task):
         return model_from_config(config)
 
     def losses(self, model: EncoderDecoder, batch: PairBatch) -> dict[str, Tensor]:
-        loss, attentions = _forward(model, batch, self.recipe.loss.label_smoothing)
+        keep = bool(self.attention_losses.configs)
+        loss, attentions = _forward(model, batch, self.recipe.loss.label_smoothing, output_attentions=keep)
         return {"loss": loss.loss, **self.attention_losses(attentions, batch)}
 
     def validation_sums(self, model: EncoderDecoder, batch: PairBatch) -> Sequence[Tensor]:
@@ -224,7 +226,10 @@ class TranslationTask(Task):
         return self.tokenizer.decode([tokens[index] for index in range(len(ids))])
 
 
-def _forward(model: EncoderDecoder, batch: PairBatch, label_smoothing: float) -> tuple[TokenLoss, Attentions]:
-    hidden, attentions = model.forward_features(batch.input_ids, batch.decoder_input_ids, batch.lengths)
+def _forward(
+    model: EncoderDecoder, batch: PairBatch, label_smoothing: float, *, output_attentions: bool = False
+) -> tuple[TokenLoss, Attentions]:
+    inputs = batch.input_ids, batch.decoder_input_ids, batch.lengths
+    hidden, attentions = model.forward_features(*inputs, output_attentions=output_attentions)
     options = {"label_smoothing": label_smoothing, "ignore_index": model.config.pad_id}
     return model.lm_head.loss(hidden, batch.labels, **options), attentions
