@@ -110,11 +110,11 @@ def test_head_and_query_can_be_chosen(open_trace):
     page.get_by_role("radio", name="ti", exact=True).focus()
     page.keyboard.press("ArrowRight")
     assert step(page) == "softmax"  # the arrow chose the next token, and turned no page
-    assert page.get_by_role("radio", name="·red").is_checked()
+    assert page.get_by_role("radio", name="red").is_checked()
     assert weight.inner_text() == f"{trace['weights'][2, 4, 1]:.4f}"
     assert page.evaluate("location.hash") == "#softmax&head=2&query=4"
     page.locator("nav").get_by_text("Query").click()
-    assert "“·red”" in page.locator("#query figcaption").inner_text()
+    assert "“red”" in page.locator("#query figcaption").inner_text()
 
 
 def test_show_all_shows_all(open_trace):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.text.display import display_token, display_tokens, escape_controls, escape_invisible
+from regard.text.display import display_tokens, escape_controls, escape_invisible
 
 FAMILY = "👩\u200d👩\u200d👧"
 
@@ -53,7 +53,7 @@ FAMILY = "👩\u200d👩\u200d👧"
     ],
 )
 def test_displayed(token, displayed):
-    assert display_token(token) == displayed
+    assert display_tokens([token]) == [displayed]
 
 
 def test_tokens_are_spelled_as_their_neighbors_are():

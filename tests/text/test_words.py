@@ -14,7 +14,7 @@ from helpers.sentencepiece_models import ENGLISH, train
 from regard.text.tokenizer import Tokenizer, train_translation_bpe
 from regard.text.tokens import is_special
 from regard.text.words import group_into_words as words_of
-from regard.text.words import label_tokens, word_indices
+from regard.text.words import word_indices
 
 WORDS = {
     "The animal didn't cross the street.": ["The", "animal", "didn't", "cross", "the", "street", "."],
@@ -160,11 +160,3 @@ def test_words_of_a_byte_level_vocabulary_are_those_of_the_text(tokenizer):
     entries = tokenizer._entries(tokenizer.encode([text])[0])
     assert any("Ã" in entry for entry in entries)
     assert [word for word, _ in words_of(entries)] == ["The", "café's", "猫", ",", "naïve", "lines"]
-
-
-def test_a_token_that_continues_a_word_is_labeled_with_a_dot():
-    assert label_tokens(["▁ti", "red", ".", "</s>"]) == ["ti", "·red", ".", "</s>"]
-    assert label_tokens(["[CLS]", "un", "##related", "'", "t"]) == ["[CLS]", "un", "·related", "'", "t"]
-    assert label_tokens(["The", "Ġcat", "'s", "Ċ", "Ã©", "t"]) == ["The", "cat", "'s", "↵", "é", "·t"]
-    assert label_tokens(["0,0", "cat", "cat"]) == ["0,0", "cat", "cat"]
-    assert label_tokens([]) == []

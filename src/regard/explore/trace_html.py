@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regard.explore.static_files import hash_of, inert_json, module_scripts, style_sheet
-from regard.explore.token_labels import token_labels
 from regard.explore.trace_figures import figure_html, filled_html
 from regard.explore.trace_numbers import TraceNumbers, page_numbers
 from regard.explore.trace_screens import Screen, trace_screens
 from regard.explore.trace_selection import TraceSelection, axis_tokens, select
 from regard.explore.trace_view import View
 from regard.files import atomic_write
+from regard.text.display import display_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,7 +119,7 @@ def _labels(trace: Trace) -> dict[str, tuple[str, ...]]:
 
     The latter two have their position in parentheses if they occur several times.
     """
-    queries, keys = (token_labels(axis_tokens(trace, axis)) for axis in ("query", "key"))
+    queries, keys = (tuple(display_tokens(axis_tokens(trace, axis))) for axis in ("query", "key"))
     counts = Counter(keys)
     names = tuple(f"{key} ({index})" if counts[key] > 1 else key for index, key in enumerate(keys))
     return {"query": queries, "key": names, **({"token": names} if trace.steps[0].axes[0] == "token" else {})}

@@ -10,7 +10,7 @@ import torch
 
 from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidType, short_repr
-from regard.explore.token_labels import token_labels
+from regard.text.display import display_tokens
 from regard.text.words import group_into_words, is_special
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def find_query(trace: Trace, query: int | str) -> int:
         InvalidType: If it is neither an int nor a str.
     """
     tokens = axis_tokens(trace, "query")
-    labels = token_labels(tokens)
+    labels = display_tokens(tokens)
     if not isinstance(query, (int, str)) or isinstance(query, bool):
         raise InvalidType(f"query: expected an index or the text of a token, got {short_repr(query)}")
     if isinstance(query, str) and query.isdecimal():
@@ -64,7 +64,7 @@ def find_query(trace: Trace, query: int | str) -> int:
             return query
         expected = f"0 to {last}, the last query of the layer" if last else "0, the only query"
         raise InvalidArgument(f"query: expected {expected}, got {query}")
-    for spelled in (labels, tokens, [label.removeprefix("·") for label in labels]):
+    for spelled in (labels, tokens):
         if query in spelled:
             return list(spelled).index(query)
     listed = ", ".join(dict.fromkeys(labels))
@@ -108,7 +108,7 @@ def select(trace: Trace, head: int | None = None, query: int | str | None = None
             reasons.append(f"head {head} has the lowest entropy of the {len(weights)} heads ({mean})")
     if index is None:
         index, key = _strongest_pair(trace, weights[head], words)
-        query_labels, key_labels = (token_labels(axis_tokens(trace, axis)) for axis in ("query", "key"))
+        query_labels, key_labels = (display_tokens(axis_tokens(trace, axis)) for axis in ("query", "key"))
         share = f"{weights[head, index, key]:.2f} on “{key_labels[key]}”"
         where = "there " if reasons else f"in head {head} " if len(weights) > 1 else ""
         reasons.append(f"{where}“{query_labels[index]}” has the largest weight of a word on another word ({share})")

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from regard.errors import InvalidArgument
 from regard.explore.terminal import short
-from regard.explore.token_labels import token_labels
+from regard.text.display import display_tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,7 +71,7 @@ def step_tables(
     indices = {"query": queries, "token": queries, "head": heads}
     chosen = [indices.get(axis) or range(size) for axis, size in zip(axes, value.shape, strict=True)]
     labels = [
-        tuple(map(str, range(size))) if own is None else token_labels(own) if axis in TOKEN_AXES else own
+        tuple(map(str, range(size))) if own is None else tuple(display_tokens(own)) if axis in TOKEN_AXES else own
         for axis, own, size in zip(axes, names, value.shape, strict=True)
     ]
     rows, columns = (tuple(labels[axis][index] for index in chosen[axis]) for axis in (-2, -1))

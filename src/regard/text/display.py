@@ -40,16 +40,6 @@ def display_tokens(tokens: Sequence[str], max_length: int | None = MAX_LENGTH) -
     return [_display(token, max_length) for token in normalize_tokens(tokens)]
 
 
-def display_token(token: str) -> str:
-    """A token as it is displayed; `display_tokens` knows better how it is spelled if it has the other tokens.
-
-    Examples:
-        >>> display_token("ĠcafÃ©"), display_token("▁"), display_token("Ċ")
-        ('café', '␣', '↵')
-    """
-    return display_tokens([token])[0]
-
-
 def escape_invisible(text: str) -> str:
     r"""Text in which a picture or code replaces each character that is invisible or controls a terminal.
 

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, groupby, pairwise
 
-from regard.text.display import EMPTY, display_tokens, escape_invisible
+from regard.text.display import EMPTY, escape_invisible
 from regard.text.tokens import SPACE, is_special, normalize_tokens, token_bytes
 
 _BYTES = re.compile(r"(?:<0x[0-9A-F]{2}>)+")
@@ -78,19 +78,6 @@ def word_indices(tokens: Sequence[str]) -> list[int]:
         [0, 1, 1, 1, 2, 2, 3, 4]
     """
     return [index for index, (_, positions) in enumerate(group_into_words(tokens)) for _ in positions]
-
-
-def label_tokens(tokens: Sequence[str]) -> list[str]:
-    """Tokens as `display_tokens` shows them, with a dot before what continues a word, for tables and axes.
-
-    Examples:
-        >>> label_tokens(["▁ti", "red", "ness", ".", "</s>"])
-        ['ti', '·red', '·ness', '.', '</s>']
-    """
-    indices = word_indices(tokens)
-    continues = [False, *(index == before for before, index in pairwise(indices))]
-    displayed = display_tokens(tokens)
-    return ["·" * (inside and text[0].isalnum()) + text for text, inside in zip(displayed, continues, strict=False)]
 
 
 def white_space_word_indices(tokens: Sequence[str]) -> list[int]:
