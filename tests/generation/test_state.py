@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from regard.errors import InvalidArgument
+from regard.generation import beam_search, greedy, sample
 from regard.generation.model_states import start_decoding
 
 
@@ -37,3 +39,39 @@ def test_finished_sentences_are_removed_with_their_rows(fresh, sources):
     expected.append(tokens[rows], torch.arange(4), torch.arange(2))
     torch.testing.assert_close(state.next_token_log_probs(), expected.next_token_log_probs(), atol=1e-4, rtol=0)
     assert state.sentence_ids.tolist() == [1, 4]
+
+
+@pytest.mark.parametrize("search", ["greedy", "sample", "beam"])
+def test_a_model_that_only_generates_eos_cannot_be_made_to_go_on(model, sources, search, monkeypatch):
+    src, lengths = sources
+    run = {"greedy": greedy, "sample": sample, "beam": beam_search}[search]
+    original = model.lm_head.forward
+
+    def only_eos(hidden):
+        logits = torch.full_like(original(hidden), -torch.inf)
+        logits[..., model.config.eos_id] = 0
+        return logits
+
+    monkeypatch.setattr(model.lm_head, "forward", only_eos)
+    for hypotheses in run(model, src, lengths):
+        (hypothesis, *others) = hypotheses if search == "beam" else [hypotheses]
+        assert (hypothesis.tokens, hypothesis.score, hypothesis.finished, others) == ([], 0.0, True, [])
+    words = r"min_new_tokens: expected a token other than EOS to have a probability above 0 as new token 1, got none"
+    with pytest.raises(InvalidArgument, match=f"{words}; lower min_new_tokens=2"):
+        run(model, src, lengths, min_new_tokens=2)
+
+
+@pytest.mark.parametrize("search", ["greedy", "beam"])
+def test_a_model_that_only_generates_padding_says_so(model, sources, search, monkeypatch):
+    src, lengths = sources
+    original = model.lm_head.forward
+
+    def only_padding(hidden):
+        logits = torch.full_like(original(hidden), -torch.inf)
+        logits[..., model.config.pad_id] = 0
+        return logits
+
+    monkeypatch.setattr(model.lm_head, "forward", only_padding)
+    words = "expected a token to have a probability above 0 as new token 1, got none but 0, 1, which are never"
+    with pytest.raises(InvalidArgument, match=f"model: {words}"):
+        {"greedy": greedy, "beam": beam_search}[search](model, src, lengths)

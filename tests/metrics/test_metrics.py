@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ import pytest
 import sacrebleu
 import torch
 
-from regard.errors import InvalidArgument, InvalidType
-from regard.metrics import classification_metrics, corpus_scores, generation_metrics, perplexity
+from regard.errors import InvalidArgument, InvalidType, MissingExtra
+from regard.metrics import classification_metrics, corpus_scores, generation_metrics, generation_signature, perplexity
 
 HYPOTHESES = ["Das ist ein kleines Haus.", "Ich sehe einen großen Hund im Garten.", "Er geht."]
 REFERENCES = [
@@ -104,3 +105,35 @@ def test_a_confusion_may_hold_proportions() -> None:
         classification_metrics(torch.ones(2, 3))
     with pytest.raises(InvalidType, match="confusion: expected a tensor, got list"):
         classification_metrics([[1]])  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("हिन्दी में नमस्ते।", ["हिन्दी", "में", "नमस्ते"]),
+        ("தமிழ் மொழி", ["தமிழ்", "மொழி"]),
+        ("ที่นี่ ดี", ["ที่นี่", "ดี"]),
+        ("בְּרֵאשִׁית בָּרָא", ["בְּרֵאשִׁית", "בָּרָא"]),
+        ("اَلْعَرَبِيَّةُ", ["اَلْعَرَبِيَّةُ"]),
+        ("می\u200cخواهم", ["می\u200cخواهم"]),
+        ("Cafe\u0301 NAÏVE, it's a_b 12.5!", ["café", "naïve", "it", "s", "a", "b", "12", "5"]),
+        ("\u0301 \u200d", []),
+    ],
+)
+def test_words_of_rouge_keep_their_combining_marks(text: str, words: list[str]) -> None:
+    metrics = generation_metrics([text, "x y"], [" ".join(words), "x y"])
+    assert metrics["rouge_1"] == pytest.approx(100 if words else 50)
+    for one in words:  # a reference of one word: recall is 1 and precision the share of that word
+        score = generation_metrics([text, "x"], [one, "x"])["rouge_1"]
+        share = words.count(one) / len(words)
+        assert score == pytest.approx((100 + 100 * 2 / (1 + 1 / share)) / 2)
+
+
+def test_texts_without_references_need_no_optional_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = generation_metrics(["the cat sat", "the cat ran"])
+    for name in ("rouge_score", "rouge_score.rouge_scorer", "nltk", "nltk.util"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert generation_metrics(["the cat sat", "the cat ran"]) == expected
+    assert generation_signature(has_references=False).startswith("tok:13a|self-bleu-texts:200|sacrebleu:")
+    with pytest.raises(MissingExtra, match="generation_metrics with references needs rouge_score"):
+        generation_metrics(["a b", "c d"], ["a b", "c d"])

@@ -176,9 +176,9 @@ def test_a_single_string_is_refused(translator):
         ((line for line in TEXTS), InvalidType, "lines: expected a sequence of str, got generator"),
         (["yes.", "no\udc80"], InvalidArgument, r"lines\[1\]: expected Unicode text, .* '\\udc80' at character 3"),
         (
-            ["\x1c" * 10000],
+            ["#" * 10000],
             InvalidArgument,
-            r"lines\[0\]: expected sentences of at most 63 .* got one of 10001",
+            r"lines\[0\]: expected sentences of at most 63 .* got one of 1000",
         ),
     ],
 )
@@ -262,3 +262,13 @@ def test_sampling_takes_no_options_of_a_search(options):
     (name,) = options
     with pytest.raises(InvalidArgument, match=rf"{name}: expected None with sampling, got"):
         Translator.load().translate(["Thank you."], sampling=SamplingParams(seed=1), **options)
+
+
+@pytest.mark.parametrize("line", ["\u200b", "\ufeff", " \u200b\u00a0\u2060", "\u00ad", "\x07", "\u3164", "\ufe0f"])
+def test_a_line_without_a_visible_character_has_an_empty_translation(line):
+    translator = Translator.load()
+    both = translator.translate([line, "Thank you."])
+    assert [translation.text for translation in both[0]] == [""]
+    assert both[1] == translator.translate(["Thank you."])[0]
+    with pytest.raises(InvalidArgument, match="text: expected a text, got an empty one"):
+        translator.record(line)

@@ -12,6 +12,7 @@ from regard.cli.models import load_pipeline
 from regard.cli.options import DeviceOption, DtypeOption, JsonOption, OutputOption, RequiredModelOption
 from regard.cli.output import open_output, strip_newlines
 from regard.errors import InvalidFile
+from regard.text.display import is_blank
 from regard.text.readers import display_name, read_lines
 
 
@@ -39,10 +40,10 @@ def classify(
     if not texts:
         raise InvalidFile(f"{display_name(file)}: expected texts, one per line, got an empty file")
     encoder = load_pipeline(model, "classify", dtype=dtype, device=device)
-    predictions = iter(encoder.classify([text for text in texts if text.strip()]))
+    predictions = iter(encoder.classify([text for text in texts if not is_blank(text)]))
     with open_output(output) as out:
         for text in texts:
-            label, probabilities = next(predictions) if text.strip() else (None, {})
+            label, probabilities = next(predictions) if not is_blank(text) else (None, {})
             if as_json:
                 values = {"text": text, "label": label, "probabilities": probabilities}
                 out.write(json.dumps(values, ensure_ascii=False) + "\n")

@@ -13,6 +13,7 @@ import typer
 from regard.cli.options import RECORDING_SUFFIX, reject_options
 from regard.cli.output import note
 from regard.errors import InvalidArgument, InvalidFile, short_repr
+from regard.text.display import is_blank
 from regard.text.readers import display_name, read_lines
 
 
@@ -26,7 +27,7 @@ def check_texts(texts: Mapping[str, str | None]) -> None:
 
     with Checks() as checks:
         for name, text in texts.items():
-            if text is None or not checks.that(bool(text.strip()), f"{name}: expected a text, got {short_repr(text)}"):
+            if text is None or not checks.that(not is_blank(text), f"{name}: expected a text, got {short_repr(text)}"):
                 continue
             try:
                 text.encode()
@@ -76,7 +77,7 @@ def read_texts(text: str | None, file: Path | None, lines: bool | None = None) -
         return [InputText(text)]
     name, texts = display_name(file), list(read_lines(file))
     numbered = [
-        InputText(line, f"{name}, line {number}", number) for number, line in enumerate(texts, 1) if line.strip()
+        InputText(line, f"{name}, line {number}", number) for number, line in enumerate(texts, 1) if not is_blank(line)
     ]
     if not numbered:
         raise InvalidFile(f"{name}: expected a text, got an empty file")

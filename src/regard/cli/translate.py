@@ -23,6 +23,7 @@ from regard.cli.options import (
 )
 from regard.cli.output import note, open_output, progress, stdin_is_terminal, strip_newlines
 from regard.errors import InvalidFile
+from regard.text.display import is_blank
 from regard.text.readers import display_name, read_lines
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def translate(
                 rows = _text_rows(number if nbest > 1 else None, translations, scores=scores)
             file.writelines(f"{row}\n" for row in rows)
             best = translations[0]
-            num_translations += bool(source.strip())
+            num_translations += not is_blank(source)
             num_tabs += "\t" in source
             unfinished += [] if best.finished else [name]
             unreliable += [str(number)] if best.is_reliable is False else []

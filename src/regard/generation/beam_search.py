@@ -57,7 +57,8 @@ def beam_search(
 
     Raises:
         InvalidType: If an argument has a wrong type.
-        InvalidArgument: If an argument has a wrong value, or if the model returns NaN.
+        InvalidArgument: If an argument has a wrong value, the model returns NaN, or no token is possible before
+            min_new_tokens.
 
     Reference:
         Graves 2012, "Sequence transduction with recurrent neural networks", section 2.5 (beam search, scores divided by
@@ -165,7 +166,11 @@ def _store_finished(hypotheses: list[BeamHypotheses], state: DecodingState, cand
 
 
 def _unfinished_sentences(hypotheses: list[BeamHypotheses], state: DecodingState, candidates: _Candidates) -> Tensor:
-    """Indices of the sentences that are not done; stores the candidates of those that reach max_new_tokens."""
+    """Indices of the sentences that are not done; stores the candidates of those that reach max_new_tokens.
+
+    Raises:
+        InvalidArgument: If a sentence has neither a sequence nor a candidate.
+    """
     at_max_length, length = state.at_max_length, state.num_new_tokens + 1
     for sentence in at_max_length.nonzero().flatten().tolist():
         sequences = hypotheses[int(state.sentence_ids[sentence])]
@@ -173,5 +178,10 @@ def _unfinished_sentences(hypotheses: list[BeamHypotheses], state: DecodingState
             if score > -torch.inf:
                 sequences.add_unfinished([*state.tokens[row, state.prompt_length :].tolist(), token], score)
     best_scores = zip(state.sentence_ids.tolist(), candidates.scores[:, 0].tolist(), strict=True)
-    is_done = [hypotheses[sentence_id].is_done(score, length) for sentence_id, score in best_scores]
+    is_done: list[bool] = []
+    for sentence_id, score in best_scores:
+        sequences = hypotheses[sentence_id]
+        if score == -torch.inf and not sequences.best(1):
+            raise state.no_token_error()
+        is_done.append(score == -torch.inf or sequences.is_done(score, length))
     return (~(at_max_length | torch.tensor(is_done, device=at_max_length.device))).nonzero().flatten()

@@ -44,7 +44,8 @@ def greedy(
 
     Raises:
         InvalidType: If an argument has a wrong type.
-        InvalidArgument: If an argument has a wrong value, or if the model returns NaN.
+        InvalidArgument: If an argument has a wrong value, the model returns NaN, or no token is possible before
+            min_new_tokens.
 
     Examples:
         >>> from regard.models import Transformer, TransformerConfig
@@ -80,6 +81,8 @@ def decode_steps(state: DecodingState, next_token: NextToken) -> Iterator[Decodi
     scores = torch.zeros(len(state.sentence_ids), device=state.tokens.device)
     while state.sentence_ids.numel():
         log_probs = state.next_token_log_probs()
+        if log_probs.amax(-1).isneginf().any():
+            raise state.no_token_error()
         tokens = next_token(log_probs)
         scores = scores + log_probs.gather(1, tokens[:, None]).squeeze(1)
         is_eos = state.is_eos(tokens)

@@ -84,7 +84,8 @@ def sample(
 
     Raises:
         InvalidType: If an argument has a wrong type.
-        InvalidArgument: If an argument has a wrong value, or if the model returns NaN.
+        InvalidArgument: If an argument has a wrong value, the model returns NaN, or no token is possible before
+            min_new_tokens.
 
     Reference:
         Fan et al. 2018, "Hierarchical neural story generation" (top_k); Holtzman et al. 2020, "The curious case of

@@ -123,6 +123,18 @@ class DecodingState(ABC, Generic[Model]):
                 self.cache.batch_repeat_interleave(self.num_beams)
         return log_probs
 
+    def no_token_error(self) -> InvalidArgument:
+        """The error of a sentence that cannot go on: what may follow has probability 0, and the rest is excluded."""
+        number = self.num_new_tokens + 1
+        if self.num_new_tokens < self.min_new_tokens:
+            expected = f"expected a token other than EOS to have a probability above 0 as new token {number}"
+            return InvalidArgument(f"min_new_tokens: {expected}, got none; lower min_new_tokens={self.min_new_tokens}")
+        ids = ", ".join(map(str, self.suppress_tokens))
+        return InvalidArgument(
+            f"model: expected a token to have a probability above 0 as new token {number}, got none but {ids}, which "
+            "are never generated"
+        )
+
     def append(self, tokens: Tensor, rows: Tensor, sentences: Tensor) -> None:
         """Append one token to each row that is kept.
 

@@ -254,7 +254,8 @@ def evaluate_generated(texts: Sequence[str] | Path, references: Sequence[str] | 
     """
     texts = _read_texts(texts) if isinstance(texts, Path) else texts
     references = _read_texts(references) if isinstance(references, Path) else references
-    return {**generation_metrics(texts, references), "signature": generation_signature()}
+    signature = generation_signature(has_references=references is not None)
+    return {**generation_metrics(texts, references), "signature": signature}
 
 
 def _as_pipeline(pipeline: type[PipelineT], model: PipelineT | Folder | None) -> PipelineT:

@@ -25,6 +25,7 @@ from regard.pipelines.tracing import trace_model_layer
 from regard.recordings.layer import LayerList
 from regard.recordings.recording import Recording
 from regard.text.base import BaseTokenizer
+from regard.text.display import is_blank
 from regard.text.validation import check_texts
 from regard.tracing.trace import Trace
 
@@ -116,7 +117,7 @@ class Translator(Pipeline[EncoderDecoder]):
         sentences, they are translated one by one.
 
         Args:
-            lines: Texts; the translation of an empty line is empty.
+            lines: Texts; the translation of a line without a visible character is empty.
             beam: As for `regard.generation.beam_search`. Default: 5.
             nbest: Number of translations of each line.
             length_penalty: As for `regard.generation.beam_search`. Default: 1.
@@ -217,7 +218,7 @@ class Translator(Pipeline[EncoderDecoder]):
         """Token ids of a text, and its translation: the target, or the best of beam search."""
         check_texts([text, target or ""], names=["text", "target"])
         with Checks() as checks:
-            checks.that(bool(text.strip()), "text: expected a text, got an empty one")
+            checks.that(not is_blank(text), "text: expected a text, got an empty one")
         (source_ids,), (target_ids,) = self.tokenizer.encode([text]), self.tokenizer.encode_targets([target or ""])
         check_token_counts([("text", source_ids), ("target", target_ids)], self._max_source_tokens)
         return source_ids, self._generate([source_ids])[0][0] if target is None else Hypothesis(target_ids, 0.0)
@@ -231,7 +232,7 @@ class Translator(Pipeline[EncoderDecoder]):
         return self.model.config.max_seq_len - 1
 
     def _split_long_lines(self, lines: Sequence[str], line_names: Sequence[str] | None) -> list[list[list[int]]]:
-        """Token ids of the parts of each line: one part of a short line, none of an empty one."""
+        """Token ids of the parts of each line: one part of a short line, none of one that `is_blank`."""
         with Checks() as checks:
             if checks.sequence("lines", lines, "str") and line_names is not None and len(line_names) != len(lines):
                 checks.fail(f"line_names: expected one for each of {len(lines)} lines, got {len(line_names)}")
@@ -241,6 +242,9 @@ class Translator(Pipeline[EncoderDecoder]):
         parts: list[list[list[int]]] = []
         with Checks() as checks:
             for name, line, ids in zip(names, lines, self.tokenizer.encode(lines), strict=True):
+                if is_blank(line):  # a model invents a translation of nothing
+                    parts.append([])
+                    continue
                 if len(ids) <= limit:
                     parts.append([ids] if ids else [])
                     continue
@@ -252,8 +256,8 @@ class Translator(Pipeline[EncoderDecoder]):
         return parts
 
     def _encode_sentences(self, line: str) -> list[list[int]]:
-        """Token ids of each sentence; a line of control characters only has no sentences and is one."""
-        return [ids for ids in self.tokenizer.encode(split_sentences(line) or [line]) if ids]
+        """Token ids of each sentence."""
+        return [ids for ids in self.tokenizer.encode(split_sentences(line)) if ids]
 
     def _translate_parts(self, parts: Sequence[list[int]], options: dict[str, Any]) -> list[list[list[Hypothesis]]]:
         """Hypotheses of each part; if they are cut and the part has several sentences, those of each sentence."""

@@ -14,6 +14,10 @@ EMPTY = "␣"
 """A token without text."""
 
 _ARROWS = {"\n": "↵", "\t": "⇥"}
+_WITHOUT_GLYPH = {"Cc", "Cf", "Zl", "Zp", "Zs", "Mn", "Mc", "Me"}
+"""Categories that show nothing by themselves: controls, formats, spaces, and marks without a letter."""
+_FILLERS = "\u115f\u1160\u2800\u3164\uffa0"
+"""Letters of Hangul and a Braille pattern that are empty."""
 _INVISIBLE = {"Cc", "Cf", "Zl", "Zp", "Cs"}
 _JOINERS = "\u200c\u200d"
 """Invisible, but they determine the shape of the letters and emoji next to them."""
@@ -38,6 +42,16 @@ def display_tokens(tokens: Sequence[str], max_length: int | None = MAX_LENGTH) -
         (['na', 'ï', 've', '↵', '<|endoftext|>'], ['a', '␣', '⇥', '⟨202E⟩'])
     """
     return [_display(token, max_length) for token in normalize_tokens(tokens)]
+
+
+def is_blank(text: str) -> bool:
+    r"""Whether a text shows nothing: it has only white space, controls, and other characters without a glyph.
+
+    Examples:
+        >>> is_blank("\u200b \ufeff"), is_blank("\u200bא")
+        (True, False)
+    """
+    return all(character in _FILLERS or unicodedata.category(character) in _WITHOUT_GLYPH for character in text)
 
 
 def escape_invisible(text: str) -> str:
