@@ -221,3 +221,14 @@ def test_empty_lines_are_not_counted_as_translations(regard):
 def test_lines_of_pairs_get_a_note(regard, model):
     result = regard("translate", "--model", model, stdin="the cat\tdie Katze\nthe mat\n")
     assert "note: 1 line contains a tab; `cut -f1 FILE | regard translate` translates the first column" in result.err
+
+
+@pytest.mark.parametrize("command", ["translate", "classify", "evaluate"])
+def test_a_command_does_not_overwrite_its_input(regard, model, tmp_path, command):
+    path = tmp_path / "a.tsv"
+    path.write_text("one\teins\n")
+    result = regard(command, path, "-o", path, "--model", model)
+    if command != "classify":  # which refuses this model first
+        assert f"--output: expected another file than the input, got {path}" in result.err
+    assert result.code == 2
+    assert path.read_text() == "one\teins\n"

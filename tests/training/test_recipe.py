@@ -408,3 +408,8 @@ def test_paths_are_named_as_they_were_typed(keys: dict[str, Any], key: str) -> N
     section, _, name = key.partition(".")
     actual = recipe[section][name] if name else recipe[section]
     assert actual in ("2024_1", ["2024_1"], str(Path("2024_1").absolute()))
+
+
+def test_a_precision_of_32_bits_may_be_a_number():
+    for value in ("32", 32):
+        assert make_recipe(with_key("trainer.precision", value)).trainer.precision == "32"

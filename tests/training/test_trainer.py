@@ -107,8 +107,27 @@ def test_early_stopping(tmp_path: Path, keys: dict[str, Any]) -> None:
     assert outcome.step == 30  # the first at 10, then two that are no better
     again = train(make_recipe(keys, *overrides, "--trainer.max_steps=1000"), resume=True)
     assert (again.step, again.interrupted) == (30, False)
+    text = (tmp_path / "run" / "train.log").read_text()
+    reason = r"valid_bleu|bleu was not better than [\d.]+ in the last 2 validations; validation\.patience=2"
+    assert re.search(rf"stopped early at step 30: ({reason})", text)
+    assert "already finished at step 30; to continue, raise validation.patience" in text
     patient = make_recipe(keys, *overrides, "--trainer.max_steps=1000", "--validation.patience=3")
     assert train(patient, resume=True).step == 40
+
+
+def test_a_finished_run_is_continued_by_more_steps(tmp_path: Path, keys: dict[str, Any]) -> None:
+    keys["validation"]["patience"] = 100
+    for resume in (False, True):
+        train(make_recipe(keys, "--trainer.max_steps=2"), resume=resume)
+    text = (tmp_path / "run" / "train.log").read_text()
+    assert "already finished at step 2; to continue, raise trainer.max_steps" in text
+    assert "stopped early" not in text
+
+
+def test_more_processes_than_cpus_are_refused(keys: dict[str, Any]) -> None:
+    words = rf"trainer\.devices: expected at most {os.cpu_count()}, the number of CPUs of this machine, got 999"
+    with pytest.raises(InvalidRecipe, match=words):
+        train(make_recipe(keys, "--trainer.devices=999"))
 
 
 def test_bfloat16_trains(tmp_path: Path, keys: dict[str, Any]) -> None:

@@ -41,7 +41,7 @@ def classify(
         raise InvalidFile(f"{display_name(file)}: expected texts, one per line, got an empty file")
     encoder = load_pipeline(model, "classify", dtype=dtype, device=device)
     predictions = iter(encoder.classify([text for text in texts if not is_blank(text)]))
-    with open_output(output) as out:
+    with open_output(output, [file]) as out:
         for text in texts:
             label, probabilities = next(predictions) if not is_blank(text) else (None, {})
             if as_json:

@@ -103,7 +103,10 @@ def evaluate(
         _print_values(values, as_json)
         return
     sources, references = _read_test(test, source, reference or [])
-    with nullcontext() if output is None else open_output(output) as file:  # opened before anything is translated
+    inputs = [path for path in (test, source, *(reference or ()), hypotheses) if path is not None]
+    with (
+        nullcontext() if output is None else open_output(output, inputs) as file
+    ):  # opened before anything is translated
         if hypotheses is not None:
             from regard.pipelines.evaluation import score_translations
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from regard.errors import InvalidArgument
 from regard.files import atomic_write
+from regard.input_files import exists
 
 
 def strip_newlines(text: str) -> str:
@@ -19,15 +23,30 @@ def strip_newlines(text: str) -> str:
 
 
 @contextmanager
-def open_output(path: Path | None) -> Iterator[IO[str]]:
+def open_output(path: Path | None, inputs: Sequence[str | Path] = ()) -> Iterator[IO[str]]:
     """Open a text file that appears under its name only when it is complete, or standard output for ``-`` and None.
 
+    Args:
+        path: The file; with the suffix ``.gz`` it is compressed.
+        inputs: The files that are read, none of which may be the output.
+
     Raises:
+        InvalidArgument: If the output is one of the inputs.
         InvalidFile: If the file cannot be written.
     """
     if path is not None and str(path) != "-":
-        with atomic_write(path, text=True) as file:
-            yield file
+        for each in inputs:
+            if path.is_file() and exists(each) and os.path.samefile(path, each):
+                raise InvalidArgument(f"--output: expected another file than the input, got {path}")
+        with atomic_write(path, text=path.suffix != ".gz") as file:
+            if path.suffix != ".gz":
+                yield file
+                return
+            with (
+                gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as compressed,
+                io.TextIOWrapper(compressed, encoding="utf-8", newline="\n") as text,
+            ):
+                yield text
         return
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # as the input, whatever the locale

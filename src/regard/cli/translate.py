@@ -103,7 +103,7 @@ def translate(
     unfinished: list[str] = []
     unreliable: list[str] = []
     num_translations = num_tabs = 0
-    with open_output(output) as file:
+    with open_output(output, paths) as file:
         translator = load_pipeline(model, "translate", dtype=dtype, device=device)
         if sampling is not None:  # one generator for all lines
             options = {"nbest": nbest, "sampling": sampling.with_generator(translator.device)}

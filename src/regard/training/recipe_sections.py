@@ -56,6 +56,11 @@ def sequence_of(expected: str, low: int = 1, high: float = math.inf) -> BeforeVa
     return BeforeValidator(validate)
 
 
+def _precision(value: object) -> object:
+    """YAML reads 32 as a number."""
+    return "32" if type(value) is int and value == 32 else value
+
+
 def _count_or_auto(value: object, validate: pydantic.ValidatorFunctionWrapHandler) -> object:
     """One error for both members of the union."""
     try:
@@ -132,7 +137,7 @@ class TrainerConfig(Section):
     """Optimizer steps."""
     accumulate_grad_batches: Count = 1
     """Batches per step and process; the gradient is the mean over all their targets."""
-    precision: Literal["32", "bf16-mixed"] = "32"
+    precision: Annotated[Literal["32", "bf16-mixed"], BeforeValidator(_precision)] = "32"
     """Precision of matrix products; weights are float32."""
     accelerator: Literal["auto", "cpu", "gpu", "mps"] = "auto"
     """Kind of device."""

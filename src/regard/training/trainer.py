@@ -34,6 +34,7 @@ from regard.training.datamodule import TaskDataModule
 from regard.training.module import TaskModule
 from regard.training.recipe import Recipe
 from regard.training.recipe_file import check_resumable, write_recipe
+from regard.training.recipe_sections import TrainerConfig
 from regard.training.run_folder import run_folder
 
 log = logging.getLogger("regard.training")
@@ -115,10 +116,15 @@ def _train(recipe: Recipe, *, resume: bool) -> TrainResult:
             hint = f"--resume continues from step {step}" if step else "nothing was saved"
             log.info("stopped by %s; %s", "Ctrl-C" if number == SIGINT else number.name, hint)
             return TrainResult(folder, step, checkpoints.best, number)
+        stopping = trainer.early_stopping_callback
+        stopped = stopping if isinstance(stopping, EarlyStopping) and stopping.has_stopped else None
         if step == trainer.global_step:
             checkpoints.save_last(trainer, module)  # a run that was killed after its last state does not have it
-            log.info("already finished at step %d; to continue, raise trainer.max_steps", step)
+            key = "trainer.max_steps" if stopped is None else "validation.patience"
+            log.info("already finished at step %d; to continue, raise %s", step, key)
         else:
+            if stopped is not None:
+                log.info("stopped early at step %d: %s", trainer.global_step, stopped.reason)
             log.info("finished at step %d: the models are in %s", trainer.global_step, folder)
     return TrainResult(folder, trainer.global_step, checkpoints.best)
 
@@ -133,6 +139,7 @@ def _build_trainer(
     if recipe.has_validation and recipe.validation.patience is not None:
         monitor, mode = recipe.monitor
         callbacks.append(EarlyStopping(monitor, patience=recipe.validation.patience, mode=mode))
+    _check_devices(config)
     # torchrun has decided the number of processes
     devices = os.environ.get("LOCAL_WORLD_SIZE", "auto") if config.devices == "auto" else config.devices
     try:
@@ -165,6 +172,19 @@ def _build_trainer(
         reason = str(error).strip().splitlines()[0]
         got = f"{short_repr(config.accelerator)} with trainer.devices {short_repr(config.devices)}"
         raise InvalidRecipe(f"trainer.accelerator: expected an available device, got {got}: {reason}") from error
+
+
+def _check_devices(config: TrainerConfig) -> None:
+    """Refuse more processes than there are CPUs; Lightning itself counts GPUs only.
+
+    Raises:
+        InvalidRecipe: If there are too few CPUs.
+    """
+    is_cpu = config.accelerator == "cpu" or (config.accelerator == "auto" and not torch.accelerator.is_available())
+    available = max(1, os.cpu_count() or 1)
+    if is_cpu and config.devices != "auto" and config.devices > available:
+        expected = f"expected at most {available}, the number of CPUs of this machine"
+        raise InvalidRecipe(f"trainer.devices: {expected}, got {config.devices}")
 
 
 def _is_distributed(recipe: Recipe) -> bool:

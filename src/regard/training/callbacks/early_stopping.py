@@ -17,6 +17,20 @@ class EarlyStopping(callbacks.EarlyStopping):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict({**state_dict, "patience": self.patience})
 
+    @property
+    def has_stopped(self) -> bool:
+        """Whether this is the reason that a run has ended."""
+        return self.wait_count >= self.patience
+
+    @property
+    def reason(self) -> str:
+        """Why the run ended."""
+        validations = "validation" if self.patience == 1 else f"{self.patience} validations"
+        best = f"{self.best_score.item():.4f}"
+        return (
+            f"{self.monitor} was not better than {best} in the last {validations}; validation.patience={self.patience}"
+        )
+
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self.wait_count >= self.patience:
+        if self.has_stopped:
             trainer.should_stop = True
