@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.models import EncoderDecoder, RNNSearchConfig, Transformer, TransformerConfig
-from regard.models.checkpoint import model_from_config
+from regard.models.architectures import model_from_config
 from regard.nn import linear_cross_entropy
 
 VOCAB_SIZE = 30

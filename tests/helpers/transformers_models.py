@@ -13,6 +13,8 @@ from transformers import (
     BertForSequenceClassification,
     BertForTokenClassification,
     BertModel,
+    GemmaConfig,
+    GemmaForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -21,6 +23,8 @@ from transformers import (
     MarianMTModel,
     MistralConfig,
     MistralForCausalLM,
+    PegasusConfig,
+    PegasusForConditionalGeneration,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
@@ -83,6 +87,13 @@ def qwen2(**changes: Any) -> PreTrainedModel:
     return _random(Qwen2ForCausalLM(Qwen2Config(**{**SIZES, **sizes, **changes})))
 
 
+def gemma(**changes: Any) -> PreTrainedModel:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
+    sizes |= {"intermediate_size": 48, "max_position_embeddings": 40, "head_dim": 12}
+    return _random(GemmaForCausalLM(GemmaConfig(**{**SIZES, **sizes, **changes})))
+
+
 def roberta(kind: type[PreTrainedModel] = RobertaModel, **changes: Any) -> PreTrainedModel:
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 48}
@@ -98,6 +109,16 @@ def marian(**changes: Any) -> PreTrainedModel:
     kind = {"scale_embedding": True, "activation_function": "swish", "d_model": 32, "max_position_embeddings": 40}
     model = MarianMTModel(MarianConfig(**{**SIZES, **kind, **sizes, **ids, **changes}))
     model.generation_config.update(bad_words_ids=[[last]], max_length=40, **ids)
+    model.final_logits_bias.normal_(std=0.5)
+    return _random(model)
+
+
+def pegasus(**changes: Any) -> PreTrainedModel:
+    torch.manual_seed(0)
+    sizes = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in (
+        ("layers", 2), ("attention_heads", 4), ("ffn_dim", 48))}  # fmt: skip
+    kind = {"scale_embedding": True, "activation_function": "relu", "d_model": 32, "max_position_embeddings": 40}
+    model = PegasusForConditionalGeneration(PegasusConfig(**{**SIZES, **kind, **sizes, **changes}))
     model.final_logits_bias.normal_(std=0.5)
     return _random(model)
 

@@ -48,7 +48,8 @@ def generate(
         regard generate "ROMEO:" --model runs/shakespeare/best
         regard generate "Once upon a time" --model gpt2/ --temperature 0 --max-new-tokens 40
 
-    Takes models that `regard train` makes from causal_lm recipes, and GPT-2, Llama, Mistral and Qwen2 checkpoints.
+    Takes models that `regard train` makes from causal_lm recipes, and GPT-2, Llama, Mistral, Qwen2 and Gemma
+    checkpoints.
     """
     if beam is not None:
         drawing = ("temperature", "top_k", "top_p", "seed", "num_samples")

@@ -58,6 +58,8 @@ class BertConfig(TransformerLayerConfig):
         pooling: Sentence embeddings are the ``"mean"`` of the hidden states, or that of the first token, ``"cls"``.
         normalize_embeddings: Whether sentence embeddings have length 1.
         pad_id: Padding token id.
+        model_type: ``"bert"`` or ``"roberta"``: what the model is when it is saved in the format of transformers. Both
+            compute the same, but RoBERTa's table of positions begins with unused rows.
 
     Raises:
         InvalidArgument: With every field that is out of bounds, unknown or inconsistent.
@@ -85,6 +87,7 @@ class BertConfig(TransformerLayerConfig):
     pooling: Pooling = "mean"
     normalize_embeddings: bool = True
     pad_id: TokenId = 0
+    model_type: Literal["bert", "roberta"] = "bert"
 
     def _check(self, checks: Checks) -> None:
         object.__setattr__(self, "labels", tuple(self.labels))  # JSON has only lists

@@ -28,14 +28,11 @@ from regard.errors import (
 )
 from regard.files import as_path, atomic_folder
 from regard.input_files import exists, read_json
-from regard.models.bert import Bert, BertConfig
-from regard.models.encoder_decoder import EncoderDecoder
-from regard.models.gpt import GPT, GPTConfig
+from regard.models.architectures import ARCHITECTURES, Model, kind_of, model_for, model_from_config
 from regard.models.huggingface import CONVERTERS, CheckpointConverter
 from regard.models.huggingface.bert import MODULES_FILE, POOLING_FILE, SENTENCE_FILE
 from regard.models.huggingface.converter import GENERATION_FILE, as_tuple
-from regard.models.rnn_search import RNNSearch, RNNSearchConfig
-from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.huggingface.export import export_model
 from regard.models.weights import (
     WeightSource,
     assign_weights,
@@ -51,13 +48,6 @@ AUXILIARY_FILES = (GENERATION_FILE, MODULES_FILE, POOLING_FILE, SENTENCE_FILE)
 """Files of an older checkpoint that must be removed on save."""
 FORMAT_VERSION = 1
 """Version of our own format; to be raised when keys of config.json or names of weights change."""
-ARCHITECTURES: dict[str, tuple[type[Any], type[Any]]] = {
-    "transformer": (TransformerConfig, Transformer),
-    "bert": (BertConfig, Bert),
-    "gpt": (GPTConfig, GPT),
-    "rnn_search": (RNNSearchConfig, RNNSearch),
-}
-Model = EncoderDecoder | Bert | GPT
 ModelT = TypeVar("ModelT", bound=Model)
 Format = Literal["regard", "transformers"]
 
@@ -89,8 +79,9 @@ def save_model(
         tokenizer: Saved to the same folder. Default: none.
         dtype: Dtype of the stored weights. Default: the model's.
         format: ``"regard"`` for any model; ``"transformers"`` for models that Hugging Face's transformers has, so that
-            it can load them: a `Bert`, a `GPT` in the shape of GPT-2, Llama, Mistral or Qwen2, and a `Transformer` as
-            Marian. Dropout rates that it does not have (such as ``activation_dropout``) are not saved.
+            it can load them: a `Bert` as BERT or RoBERTa, a `GPT` as GPT-2, Llama, Mistral, Qwen2 or Gemma, and a
+            `Transformer` as Marian or Pegasus. Biases, token types and positions that the model does not have are
+            saved as zeros. Dropout rates that it does not have (such as ``activation_dropout``) are not saved.
 
     Raises:
         InvalidType: If the folder is not a path, or the tokenizer cannot be saved.
@@ -100,6 +91,7 @@ def save_model(
 
     Examples:
         >>> import tempfile
+        >>> from regard.models import Transformer, TransformerConfig
         >>> model = Transformer(TransformerConfig(100, d_model=16, num_heads=4, d_ff=32))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     save_model(folder, model, dtype=torch.bfloat16)
@@ -120,9 +112,7 @@ def save_model(
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
     files: dict[str, Any] = {}
     if format == "transformers":
-        converter = _converter_for_model(model)
-        config = converter.write_config(model.config)
-        weights, files = converter.export_weights(model.config, weights), converter.extra_files(model.config)
+        config, weights, files = export_model(model.config, weights)
     else:
         config = {"architecture": names[type(model)], "format_version": FORMAT_VERSION, **asdict(model.config)}
     weights = {name: weight.to("cpu", dtype or weight.dtype).contiguous() for name, weight in weights.items()}
@@ -155,7 +145,7 @@ def load_model(folder: str | os.PathLike[str], expected: type[Any] | None = None
 
     Args:
         folder: As `save_model` writes it, or a checkpoint of Hugging Face's transformers: a BERT, RoBERTa, GPT-2,
-            Llama, Mistral, Qwen2 or Marian, in safetensors or torch's own files, whole or sharded.
+            Llama, Mistral, Qwen2, Gemma, Marian or Pegasus, in safetensors or torch's own files, whole or sharded.
         expected: Class that the model must have, such as `Bert`. Default: any.
 
     Returns:
@@ -205,6 +195,7 @@ def load_config(folder: str | os.PathLike[str], expected: type[Any] | None = Non
 
     Examples:
         >>> import tempfile
+        >>> from regard.models import Transformer, TransformerConfig
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     save_model(folder, Transformer(TransformerConfig(100, d_model=16, num_heads=4, d_ff=32)))
         ...     load_config(folder).d_model
@@ -232,7 +223,7 @@ def _read_config(
         config = _huggingface_config(folder, values | _read_generation_config(folder), converter, weights)
     else:
         config = _native_config(path, values)
-    model_type = next(model for config_type, model in ARCHITECTURES.values() if type(config) is config_type)
+    model_type = model_for(type(config))
     if expected is not None and not issubclass(model_type, expected):
         raise InvalidCheckpoint(f"folder: expected {kind_of(expected)}, got {kind_of(model_type)} in {folder}")
     return config, converter, weights
@@ -253,22 +244,6 @@ def _find_files(folder: Path) -> list[Path]:
     return paths
 
 
-def kind_of(model: type[Any]) -> str:
-    """What messages call a model of a class.
-
-    Examples:
-        >>> kind_of(Transformer)
-        'an encoder-decoder'
-    """
-    kinds = {RNNSearch: "an RNNsearch", EncoderDecoder: "an encoder-decoder", GPT: "a GPT", Bert: "a BERT"}
-    return next(kind for each, kind in kinds.items() if issubclass(model, each))
-
-
-def model_from_config(config: Any) -> Any:
-    """Build the model of a configuration, with new weights."""
-    return next(model for kind, model in ARCHITECTURES.values() if type(config) is kind)(config)
-
-
 def model_class(folder: str | os.PathLike[str]) -> type[Any] | None:
     """The class of the model in a folder; None if its config.json is missing, damaged or of an unknown model.
 
@@ -279,9 +254,10 @@ def model_class(folder: str | os.PathLike[str]) -> type[Any] | None:
         values = _read_json(as_path(folder, "folder") / CONFIG_FILE)
     except InvalidCheckpoint:
         return None
-    converter = CONVERTERS.get(str(values.get("model_type")))
-    default = None if converter is None else converter.architecture
-    return ARCHITECTURES.get(str(values.get("architecture", default)), (None, None))[1]
+    converter = _converter_for_config(values)
+    if converter is not None:
+        return model_for(converter.config_type)
+    return ARCHITECTURES.get(str(values.get("architecture")), (None, None))[1]
 
 
 def _build(config: Any, weights: dict[str, Any]) -> Any:
@@ -303,20 +279,6 @@ def _build(config: Any, weights: dict[str, Any]) -> Any:
         return model_from_config(config)
 
 
-def _converter_for_model(model: Model) -> CheckpointConverter:
-    """The converter that can save a model."""
-    if isinstance(model, GPT):
-        config = model.config
-        if config.norm != "rms_norm":
-            return CONVERTERS["gpt2"]
-        if config.sliding_window is not None:
-            return CONVERTERS["mistral"]
-        return CONVERTERS["qwen2" if config.attention_bias and not config.has_attention_out_bias else "llama"]
-    if isinstance(model, RNNSearch):
-        raise InvalidArgument("format: expected 'regard' for an RNNSearch, got 'transformers', which has no such model")
-    return CONVERTERS["bert" if isinstance(model, Bert) else "marian"]
-
-
 def _converter_for_config(values: dict[str, Any]) -> CheckpointConverter | None:
     """The converter for the values of config.json; None for our own format, and for unknown models."""
     kind = values.get("model_type")
@@ -335,7 +297,9 @@ def _native_config(path: Path, values: dict[str, Any]) -> Any:
     name = values.pop("architecture", None)
     if name is None and "model_type" in values:
         got = repr(values["model_type"])
-        raise UnsupportedCheckpoint(f"{path}: model_type: expected one of {', '.join(CONVERTERS)}, got {got:.80}")
+        raise UnsupportedCheckpoint(
+            f"{path}: model_type: expected one of {', '.join(sorted(CONVERTERS))}, got {got:.80}"
+        )
     if not isinstance(name, str) or name not in ARCHITECTURES:
         known, hint = ", ".join(ARCHITECTURES), "; a checkpoint of transformers needs model_type"
         got = f"{short_repr(name)}{hint if name is None else ''}"

@@ -1,4 +1,4 @@
-"""Decoder-only Transformers: GPT-2 (Radford et al. 2019), and Llama (Touvron et al. 2023)."""
+"""Decoder-only Transformers: GPT-2 (Radford et al. 2019), Llama (Touvron et al. 2023), and models like them."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ class GPTConfig(TransformerLayerConfig):
         max_seq_len: Longest sequence, prompt included; the number of learned positions.
         sliding_window: Number of tokens that each token attends to, itself included (Mistral). Default: all.
         tie_embeddings: Whether token embeddings and ``lm_head`` share their weights.
+        scale_embeddings: Whether token embeddings are multiplied by √d_model (Gemma).
         pad_id: Padding token id. Padding is masked, so any id works; GPT-2 defines none.
         bos_id: Token id at the beginning of a text. Default: none.
         eos_ids: Token ids that end a text. Default: none.
@@ -59,6 +60,7 @@ class GPTConfig(TransformerLayerConfig):
     sliding_window: Size | None = None
     max_seq_len: Size = 1024
     tie_embeddings: bool = True
+    scale_embeddings: bool = False
     pad_id: TokenId = 0
     bos_id: TokenId | None = None
     eos_ids: tuple[TokenId, ...] = ()
@@ -183,7 +185,10 @@ class GPT(nn.Module):
         window = self.config.sliding_window
         if window is not None and window < cached + input_ids.shape[1]:
             masks.append(Window(window - 1, 0))
-        embeddings = to_autocast_dtype(self.positions(self.token_embedding(input_ids), offset))
+        embeddings = self.token_embedding(input_ids)
+        if self.config.scale_embeddings:
+            embeddings = embeddings * math.sqrt(self.config.d_model)
+        embeddings = to_autocast_dtype(self.positions(embeddings, offset))
         mask = reduce(and_, masks) if masks else None
         hidden, attentions, _ = self.decoder(
             self.dropout(embeddings), mask=mask, cache=cache, output_attentions=output_attentions

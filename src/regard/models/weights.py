@@ -119,6 +119,7 @@ class WeightSource:
         transposed: Whether each is stored as (inputs, outputs).
         leading_axis: Whether it is stored with a first axis of size 1.
         skip: Number of stored rows at the front that are not part of the parameter.
+        offset: Number that is added to the stored values.
         aliases: Other names, in older files or of tied copies, which must be equal.
     """
 
@@ -127,10 +128,12 @@ class WeightSource:
     transposed: bool = False
     leading_axis: bool = False
     skip: int = 0
+    offset: float = 0.0
     aliases: tuple[str, ...] = ()
 
     def split(self, parameter: Tensor) -> dict[str, Tensor]:
         """Split a parameter into its stored tensors, by name."""
+        parameter = parameter - self.offset if self.offset else parameter
         if self.skip:
             parameter = torch.cat([parameter.new_zeros(self.skip, parameter.shape[1]), parameter])
         parts = parameter.split(self.split_sizes) if self.split_sizes else (parameter,)
@@ -142,7 +145,8 @@ class WeightSource:
         """Merge stored tensors into the parameter."""
         parts = [part[0] if self.leading_axis else part for part in stored]
         parts = [part.mT if self.transposed else part for part in parts]
-        return (parts[0] if len(parts) == 1 else torch.cat(parts))[self.skip :]
+        merged = (parts[0] if len(parts) == 1 else torch.cat(parts))[self.skip :]
+        return merged + self.offset if self.offset else merged
 
 
 def import_weights(

@@ -17,7 +17,8 @@ from regard.data.batching import pad_batch
 from regard.errors import InvalidArgument, short_repr
 from regard.generation.sampling import SEED_RANGE
 from regard.models import GPT, Bert
-from regard.models.checkpoint import kind_of, load_model
+from regard.models.architectures import kind_of
+from regard.models.checkpoint import load_model
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.pipelines.packing import batches_by_length
 from regard.pipelines.recording import record_forward

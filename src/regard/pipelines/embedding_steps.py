@@ -32,7 +32,7 @@ def add_embedding(builder: TraceBuilder, model: Bert | GPT | EncoderDecoder, ids
     why = f"The embedding table has a learned row of {features} numbers for each of {size:,} tokens."
     builder.add("token embedding", "E[token]", ROWS, _exact(x[0]), why)
     terms = ["token embedding"]
-    if is_pair and model.config.scale_embeddings:
+    if getattr(model.config, "scale_embeddings", False):
         root = math.sqrt(model.config.d_model)
         x = x * root
         why = f"The row is multiplied by √{features} ≈ {root:.4g}, so that positions do not outweigh it."

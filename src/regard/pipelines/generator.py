@@ -50,7 +50,7 @@ class Likelihood(NamedTuple):
 
 
 class Generator(SelfAttentionPipeline[GPT]):
-    """A language model with its tokenizer: a GPT of this library, or a GPT-2, Llama, Mistral or Qwen2.
+    """A language model with its tokenizer: a GPT of this library, or a GPT-2, Llama, Mistral, Qwen2 or Gemma.
 
     See `Pipeline` for the arguments and for ``load``.
     """

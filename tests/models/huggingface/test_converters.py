@@ -8,8 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, MarianMTModel, PreTrainedModel
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    MarianMTModel,
+    PegasusForConditionalGeneration,
+    PreTrainedModel,
+)
 
 from helpers.transformers_models import (
     BERTS,
@@ -17,10 +24,12 @@ from helpers.transformers_models import (
     VOCAB,
     WORDS,
     bert,
+    gemma,
     gpt2,
     llama,
     marian,
     mistral,
+    pegasus,
     qwen2,
     roberta,
 )
@@ -78,6 +87,9 @@ GPTS = {
     "llama 3": (llama, {"rope_parameters": SCALED, "eos_token_id": [2, 5]}),
     "mistral": (mistral, {"sliding_window": 7}),
     "qwen2": (qwen2, {"eos_token_id": 2}),
+    "gemma": (gemma, {}),
+    "gemma, biased": (gemma, {"attention_bias": True, "tie_word_embeddings": False, "num_key_value_heads": 1}),
+    "gpt2, untied": (gpt2, {"tie_word_embeddings": False}),
 }
 
 
@@ -102,7 +114,10 @@ def test_gpts(tmp_path, kind):
     again = loads_whole(type(reference), tmp_path / "saved")
     torch.testing.assert_close(again(words).logits, expected, rtol=0, atol=1e-6)
     assert {*load_file(tmp_path / "saved/model.safetensors")} == {*load_file(tmp_path / "original/model.safetensors")}
-    assert load_model(tmp_path / "saved").config == model.config
+    loaded = load_model(tmp_path / "saved")
+    assert loaded.config == model.config
+    assert torch.equal(loaded(words).logits, model(words).logits)
+    assert type(again.config) is type(reference.config)
     assert again.get_input_embeddings().padding_idx == reference.get_input_embeddings().padding_idx
 
 
@@ -117,17 +132,20 @@ def test_the_padding_token_is_kept(tmp_path, make, pad):
 
 
 MARIANS = {
-    "as opus-mt": {},
-    "others": {"scale_embedding": False, "activation_function": "relu", "decoder_start_token_id": 3},
-    "two vocabularies": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 61},
-    "nothing tied": {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False},
+    "as opus-mt": (marian, {}),
+    "pegasus": (pegasus, {}),
+    "pegasus, others": (pegasus, {"scale_embedding": False, "activation_function": "gelu"}),
+    "others": (marian, {"scale_embedding": False, "activation_function": "relu", "decoder_start_token_id": 3}),
+    "two vocabularies": (marian, {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 61}),
+    "nothing tied": (marian, {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}),
 }
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", MARIANS)
 def test_marians(tmp_path, kind):
-    reference = marian(**MARIANS[kind])
+    make, changes = MARIANS[kind]
+    reference = make(**changes)
     reference.save_pretrained(tmp_path / "original")
     model, tgt = load_model(tmp_path / "original"), torch.randint(3, 60, (3, 7))
     expected = reference(WORDS, attention_mask=REAL, decoder_input_ids=tgt).logits
@@ -141,12 +159,35 @@ def test_marians(tmp_path, kind):
 
 
 @torch.no_grad()
-def test_a_transformer_is_saved_as_a_marian(tmp_path):
+def test_a_marian_with_other_tables_of_positions_keeps_them(tmp_path):
+    reference, tgt = marian(), torch.randint(3, 60, (3, 7))
+    reference.save_pretrained(tmp_path / "original")
+    tensors = load_file(tmp_path / "original/model.safetensors")
+    for side in ("encoder", "decoder"):
+        table = torch.randn(40, 32)
+        tensors[f"model.{side}.embed_positions.weight"] = table
+        reference.get_parameter(f"model.{side}.embed_positions.weight").data = table
+    save_file(tensors, tmp_path / "original/model.safetensors")
+    model = load_model(tmp_path / "original")
+    assert model.config.positions == "learned"
+    expected = reference(WORDS, attention_mask=REAL, decoder_input_ids=tgt).logits
+    torch.testing.assert_close(model(WORDS, tgt, LENGTHS).logits, expected, rtol=0, atol=1e-5)
+    save_model(tmp_path / "saved", model, format="transformers")
+    again = loads_whole(MarianMTModel, tmp_path / "saved")
+    torch.testing.assert_close(
+        again(WORDS, attention_mask=REAL, decoder_input_ids=tgt).logits, expected, rtol=0, atol=1e-6
+    )
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_transformer_is_saved_as_a_marian_or_a_pegasus(tmp_path, norm_first):
     torch.manual_seed(0)
-    config = TransformerConfig(VOCAB, d_model=32, num_heads=4, num_encoder_layers=2, num_decoder_layers=1, d_ff=48)
+    sizes = {"d_model": 32, "num_heads": 4, "num_encoder_layers": 2, "num_decoder_layers": 1, "d_ff": 48}
+    config = TransformerConfig(VOCAB, norm_first=norm_first, **sizes)
     model, tgt = Transformer(config).eval(), torch.randint(3, 60, (3, 7))
     save_model(tmp_path, model, format="transformers")
-    reference = loads_whole(MarianMTModel, tmp_path)
+    reference = loads_whole(PegasusForConditionalGeneration if norm_first else MarianMTModel, tmp_path)
     assert reference.generation_config.max_length == config.max_seq_len
     output = reference(WORDS, attention_mask=REAL, decoder_input_ids=tgt).logits
     torch.testing.assert_close(output, model(WORDS, tgt, LENGTHS).logits, rtol=0, atol=1e-5)
@@ -287,23 +328,26 @@ def test_a_llama_is_saved_whatever_its_dropout(tmp_path):
 
 @torch.no_grad()
 @pytest.mark.parametrize("head", ROBERTAS)
-def test_robertas_are_read_and_saved_as_berts(tmp_path, head):
-    reference = roberta(ROBERTAS[head], num_labels=3)
+@pytest.mark.parametrize("changes", [{}, {"type_vocab_size": 1, "layer_norm_eps": 1e-3, "pad_token_id": 5}])
+def test_robertas(tmp_path, head, changes):
+    pad = changes.get("pad_token_id", 1)
+    reference = roberta(ROBERTAS[head], num_labels=3, **changes)
     reference.save_pretrained(tmp_path / "original")
     model = load_model(tmp_path / "original")
-    words = torch.where(REAL.bool(), WORDS, 1)  # 1 is padding
+    words = torch.where(REAL.bool(), WORDS.where(pad != WORDS, 7), pad)
     expected = reference(words, attention_mask=REAL)[0]
     output = model.forward_head(model(words, LENGTHS).last_hidden_state)
     if head != "sequence_classification":
         output, expected = (each[REAL.bool()] for each in (output, expected))
     torch.testing.assert_close(output, expected, rtol=0, atol=1e-5)
-    assert model.config.max_seq_len == 38
+    assert model.config.max_seq_len == 39 - pad
     save_model(tmp_path / "saved", model, format="transformers")
     again = load_model(tmp_path / "saved")
     outputs = [each.forward_head(each(words, LENGTHS).last_hidden_state) for each in (again, model)]
     assert torch.equal(*outputs)
-    kind = BERTS[head]
-    saved = loads_whole(kind, tmp_path / "saved")(words, attention_mask=REAL)[0]
+    assert again.config == model.config
+    assert {*load_file(tmp_path / "saved/model.safetensors")} == {*load_file(tmp_path / "original/model.safetensors")}
+    saved = loads_whole(ROBERTAS[head], tmp_path / "saved")(words, attention_mask=REAL)[0]
     if head != "sequence_classification":
         saved = saved[REAL.bool()]
     torch.testing.assert_close(saved, expected, rtol=0, atol=1e-5)
@@ -358,3 +402,13 @@ def test_robertas_with_another_activation(tmp_path, head):
     if head != "sequence_classification":
         output, expected = output[REAL.bool()], expected[REAL.bool()]
     torch.testing.assert_close(output, expected, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_roberta_with_another_activation_in_its_head_is_saved_as_a_bert(tmp_path):
+    config = BertConfig(VOCAB, d_model=32, num_heads=4, num_layers=1, d_ff=48, head="masked_lm", activation="relu",
+                        model_type="roberta")  # fmt: skip
+    model = Bert(config).eval()
+    save_model(tmp_path, model, format="transformers")
+    output = loads_whole(BERTS["masked_lm"], tmp_path)(WORDS).logits
+    torch.testing.assert_close(output, model(WORDS).logits, rtol=0, atol=1e-5)

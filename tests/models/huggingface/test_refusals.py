@@ -225,7 +225,7 @@ def test_configs_that_transformers_cannot_express_are_refused(tmp_path):
     for model, words in (
         (
             GPT(GPTConfig(9, num_layers=1, positions="alibi", **small)),
-            "positions: expected 'learned' in a checkpoint of GPT-2, got 'alibi'",
+            "positions: expected 'learned' or 'sinusoidal' or 'none' in a checkpoint of GPT-2, got 'alibi'",
         ),
         (
             GPT(GPTConfig.llama(9, num_layers=1, positions="t5", **small)),
@@ -237,7 +237,11 @@ def test_configs_that_transformers_cannot_express_are_refused(tmp_path):
         ),
         (
             Transformer(TransformerConfig(9, positions="relative", **small)),
-            "positions: expected 'sinusoidal' in a checkpoint of Marian",
+            "positions: expected 'learned' or 'sinusoidal' or 'none' in a checkpoint of Marian, got 'relative'",
+        ),
+        (
+            Bert(BertConfig(9, num_layers=1, model_type="roberta", norm_first=True, **small)),
+            "norm_first: expected False in a checkpoint of RoBERTa",
         ),
     ):
         with pytest.raises(InvalidArgument, match=words):

@@ -8,12 +8,15 @@ from types import MappingProxyType
 from regard.models.huggingface.bert import BERT, ROBERTA
 from regard.models.huggingface.converter import CheckpointConverter
 from regard.models.huggingface.gpt2 import GPT2
-from regard.models.huggingface.llama import LLAMA, MISTRAL, QWEN2
-from regard.models.huggingface.marian import MARIAN
+from regard.models.huggingface.llama import GEMMA, LLAMA, MISTRAL, QWEN2
+from regard.models.huggingface.marian import MARIAN, PEGASUS
 
 CONVERTERS: Mapping[str, CheckpointConverter] = MappingProxyType(
-    {converter.model_type: converter for converter in (BERT, GPT2, LLAMA, MARIAN, MISTRAL, QWEN2, ROBERTA)}
+    {
+        converter.model_type: converter
+        for converter in (ROBERTA, BERT, GPT2, QWEN2, LLAMA, MISTRAL, GEMMA, MARIAN, PEGASUS)
+    }
 )
-"""The converters by ``model_type`` in config.json."""
+"""The converters by ``model_type`` in config.json. The first that can express a model saves it."""
 
 __all__ = ["CONVERTERS", "CheckpointConverter"]

@@ -15,16 +15,25 @@ from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidCheckpoint, short_repr
 from regard.input_files import exists, read_json
 from regard.models.bert import CLASSIFIERS, BertConfig, Pooling
-from regard.models.huggingface.converter import VASWANI_LAYER, CheckpointConverter, require_objects, require_values
+from regard.models.huggingface.converter import (
+    OPTIONAL_BIASES,
+    POSITION_TABLES,
+    UNUSED_WITHOUT_ROTARY,
+    VASWANI_LAYER,
+    CheckpointConverter,
+    require_objects,
+    require_values,
+)
 from regard.models.weights import WeightSource
 
+_TYPE_VOCAB_SIZE = 2  # transformers' default, for pairs of texts
 MODULES_FILE, POOLING_FILE, SENTENCE_FILE = "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"
 
 
 class _Bert(CheckpointConverter):
     name = "BERT"
     model_type = "bert"
-    architecture = "bert"
+    config_type = BertConfig
     prefix = "bert."
     ignored_weights = re.compile(r"position_ids$|^cls\.seq_relationship\.")
     architectures: ClassVar = {
@@ -50,9 +59,17 @@ class _Bert(CheckpointConverter):
         "type_vocab_size": ("type_vocab_size", 2),
         "dropout": ("hidden_dropout_prob", 0.1),
         "attention_dropout": ("attention_probs_dropout_prob", 0.1),
+        "truncation_length": ("truncation_length", None),  # transformers ignores it
         "pad_id": ("pad_token_id", 0),
     }
-    fixed_fields: ClassVar = {**VASWANI_LAYER, "norm_first": False, "positions": "learned"}
+    fixed_fields: ClassVar = {**VASWANI_LAYER, "norm_first": False, "positions": "learned", "model_type": "bert"}
+    equivalent_values: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **OPTIONAL_BIASES,
+        "positions": POSITION_TABLES[1:],
+        "model_type": ("roberta",),
+    }
+    computed_fields = ("head", "labels", "pooler", "pooling", "normalize_embeddings")
+    unsaved_fields = ("activation_dropout", *UNUSED_WITHOUT_ROTARY)
 
     def read_config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> BertConfig:
         allowed = {
@@ -75,6 +92,7 @@ class _Bert(CheckpointConverter):
             "labels": tuple(str(labels[index]) for index in sorted(labels, key=int)) if head in CLASSIFIERS else (),
             "pooler": any(name.endswith("pooler.dense.weight") for name in tensors),
             "pad_id": fields["pad_id"] or 0,
+            "model_type": self.model_type,
         }
         return BertConfig(**fields)
 
@@ -84,18 +102,21 @@ class _Bert(CheckpointConverter):
 
     def write_config(self, config: BertConfig) -> dict[str, Any]:
         head = "none" if config.head == "sentence_embedding" else config.head
-        values = super().write_config(config) | {
-            "architectures": [next(name for name, each in _Bert.architectures.items() if each == head)],
-            "model_type": "bert",
-        }
+        architecture = next(name for name, each in self.architectures.items() if each == head)
+        values = super().write_config(config) | {"architectures": [architecture]}
         if config.labels:
             values["id2label"] = {str(index): label for index, label in enumerate(config.labels)}
             values["label2id"] = {label: index for index, label in enumerate(config.labels)}
         return values
 
-    def check_fixed_fields(self, config: BertConfig, checks: Checks) -> None:
-        super().check_fixed_fields(config, checks)
-        checks.that(config.type_vocab_size > 0, "type_vocab_size: expected at least 1 in a checkpoint of BERT, got 0")
+    def equivalent_config(self, config: BertConfig) -> BertConfig:
+        """Without token types there are two of zeros; a model without a head has a pooler."""
+        has_pooler = config.pooler or config.head in ("none", "sentence_embedding")
+        types = config.type_vocab_size or _TYPE_VOCAB_SIZE
+        return replace(super().equivalent_config(config), type_vocab_size=types, pooler=has_pooler)
+
+    def missing_weight(self, config: BertConfig, name: str, shape: tuple[int, ...]) -> Tensor:
+        return torch.eye(*shape) if name == "pooler.weight" else super().missing_weight(config, name, shape)
 
     def modules(self, config: BertConfig) -> dict[str, str | tuple[str, ...]]:
         embeddings, layer = f"{self.prefix}embeddings", f"{self.prefix}encoder.layer.{{}}"
@@ -122,13 +143,10 @@ class _Bert(CheckpointConverter):
         }
 
     def export_weights(self, config: BertConfig, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors to store; those of a model without a head have no prefix and always a pooler."""
+        """The tensors to store; those of a model without a head have no prefix."""
         weights = super().export_weights(config, parameters)
         if config.head not in ("none", "sentence_embedding"):
             return weights
-        if not config.pooler:
-            unused = {"weight": torch.eye(config.d_model), "bias": torch.zeros(config.d_model)}
-            weights |= {f"{self.prefix}pooler.dense.{part}": tensor for part, tensor in unused.items()}
         return {name.removeprefix(self.prefix): tensor for name, tensor in weights.items()}
 
     def extra_files(self, config: BertConfig) -> dict[str, Any]:
@@ -183,8 +201,9 @@ def _with_pooling(config: BertConfig, folder: Path) -> BertConfig:
 
 
 class _Roberta(_Bert):
-    """RoBERTa: a BERT whose positions start after the padding position. It is saved as a BERT."""
+    """RoBERTa: a BERT whose positions start after the padding position, and with other names of the heads."""
 
+    name = "RoBERTa"
     model_type = "roberta"
     prefix = "roberta."
     ignored_weights = re.compile(r"position_ids$")
@@ -195,6 +214,8 @@ class _Roberta(_Bert):
         "RobertaForTokenClassification": "token_classification",
     }
     config_keys: ClassVar = {**_Bert.config_keys, "vocab_size": ("vocab_size", 50265), "pad_id": ("pad_token_id", 1)}
+    fixed_fields: ClassVar = {**_Bert.fixed_fields, "model_type": "roberta"}
+    equivalent_values: ClassVar = {**OPTIONAL_BIASES, "positions": POSITION_TABLES[1:]}
     aliases: ClassVar = {
         "roberta.embeddings.word_embeddings.weight": ("lm_head.decoder.weight",),
         "lm_head.bias": ("lm_head.decoder.bias",),
@@ -211,6 +232,15 @@ class _Roberta(_Bert):
                 f"{short_repr(values.get('hidden_act'))}"
             )
         return fields
+
+    def check_config(self, config: BertConfig, checks: Checks) -> None:
+        super().check_config(config, checks)
+        if config.head == "masked_lm" and config.activation != "gelu":
+            got = short_repr(config.activation)
+            checks.fail(f"activation: expected 'gelu' in a checkpoint of RobertaForMaskedLM, got {got}")
+
+    def write_config(self, config: BertConfig) -> dict[str, Any]:
+        return super().write_config(config) | {"max_position_embeddings": config.max_seq_len + config.pad_id + 1}
 
     def modules(self, config: BertConfig) -> dict[str, str | tuple[str, ...]]:
         modules = super().modules(config) | {

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Collection, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from regard.checks import Checks
 from regard.errors import short_repr
 from regard.models.weights import WeightSource
+from regard.nn.absolute_positions import sinusoids
 
 GENERATION_FILE = "generation_config.json"
 ACTIVATIONS = {
@@ -37,7 +41,15 @@ VASWANI_LAYER: Mapping[str, Any] = MappingProxyType(
         "feed_forward_bias": True,
     }
 )
-"""Fields that have one value in all checkpoints of BERT, GPT-2 and Marian."""
+"""Fields that have one value in all checkpoints of BERT, GPT-2, Marian and Pegasus."""
+OPTIONAL_BIASES: Mapping[str, tuple[Any, ...]] = MappingProxyType(
+    {"attention_bias": (False,), "attention_out_bias": (True, False), "feed_forward_bias": (False,)}
+)
+"""Other values of these fields: a bias that a model does not have is written as zeros."""
+POSITION_TABLES = ("learned", "sinusoidal", "none")
+"""Positions that are a table of vectors, which checkpoints with learned positions hold; that of none is zeros."""
+UNUSED_WITHOUT_ROTARY = ("max_distance", "rotary_base", "rotary_scaling")
+"""Fields of positions that checkpoints with a table of positions do not have."""
 
 
 class CheckpointConverter(ABC):
@@ -47,8 +59,8 @@ class CheckpointConverter(ABC):
     """What messages call the model."""
     model_type: ClassVar[str]
     """``model_type`` in transformers' config.json."""
-    architecture: ClassVar[str]
-    """``architecture`` in our config.json."""
+    config_type: ClassVar[type[Any]]
+    """The class of our configuration."""
     architectures: ClassVar[Mapping[str, str]]
     """The classes of transformers that can be loaded, each with its head; the first is the default."""
     prefix: ClassVar[str]
@@ -61,8 +73,38 @@ class CheckpointConverter(ABC):
     """The key in config.json for each field of our configuration, and its default."""
     fixed_fields: ClassVar[Mapping[str, Any]]
     """Fields of our configuration that have one value in all checkpoints of this kind."""
+    equivalent_values: ClassVar[Mapping[str, tuple[Any, ...]]] = MappingProxyType({})
+    """Other values of ``fixed_fields``: a model with them is saved, because a checkpoint can express its outputs."""
+    computed_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields that `read_config` and `write_config` handle themselves."""
+    unsaved_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields that a checkpoint of this kind does not hold, because they have no effect in it, or only in training."""
     attribute_map: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """Other names of keys that transformers accepts."""
+
+    def __init_subclass__(cls) -> None:
+        """Check that the class says what becomes of each field of the configuration, so that none can be lost.
+
+        Raises:
+            TypeError: If a field is not listed, listed twice, or not a field of the configuration.
+        """
+        super().__init_subclass__()
+        if not hasattr(cls, "config_keys"):  # an abstract class
+            return
+        known = {field.name for field in fields(cls.config_type)}
+        listed = Counter((*cls.config_keys, *cls.fixed_fields, *cls.computed_fields, *cls.unsaved_fields))
+        problems = {
+            "missing": known - listed.keys(),
+            "unknown": listed.keys() - known,
+            "listed twice": {field for field, count in listed.items() if count > 1},
+            "not in fixed_fields, but in equivalent_values": cls.equivalent_values.keys() - cls.fixed_fields.keys(),
+        }
+        found = "; ".join(f"{problem}: {', '.join(sorted(names))}" for problem, names in problems.items() if names)
+        if found:
+            raise TypeError(
+                f"{cls.__name__}: expected each field of {cls.config_type.__name__} once in config_keys, fixed_fields, "
+                f"computed_fields or unsaved_fields, got {found}"
+            )
 
     @abstractmethod
     def read_config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
@@ -107,33 +149,37 @@ class CheckpointConverter(ABC):
         return fields
 
     def write_config(self, config: Any) -> dict[str, Any]:
-        """The values of config.json for our configuration.
-
-        Raises:
-            InvalidArgument: With everything that this kind of checkpoint cannot express.
-        """
-        with Checks() as checks:
-            self.check_fixed_fields(config, checks)
+        """The values of config.json for our configuration, as `equivalent_config` returns it."""
         values = {key: getattr(config, field) for field, (key, _) in self.config_keys.items()}
-        activation = next(name for name, value in ACTIVATIONS.items() if value == config.activation)
         return {
             "architectures": [next(iter(self.architectures))],
             "model_type": self.model_type,
             **values,
-            self.config_keys["activation"][0]: activation,
+            self.config_keys["activation"][0]: self.activation_name(config.activation),
         }
 
-    def check_fixed_fields(self, config: Any, checks: Checks) -> None:
+    def activation_name(self, activation: str) -> str:
+        """The name of an activation in config.json."""
+        return next(name for name, value in ACTIVATIONS.items() if value == activation)
+
+    def check_config(self, config: Any, checks: Checks) -> None:
         """Check that a checkpoint of this kind can express our configuration; None equals the default that it means."""
-        resolved = {
-            "num_kv_heads": config.num_heads,
-            "head_dim": config.d_model // config.num_heads,
-            "attention_out_bias": config.attention_bias,
-        }
+        resolved = {"num_kv_heads": config.num_heads, "head_dim": config.d_model // config.num_heads}
         for field, expected in self.fixed_fields.items():
-            got = getattr(config, field)
-            if got != expected and not (expected is None and got == resolved.get(field)):
-                checks.fail(f"{field}: expected {expected!r} in a checkpoint of {self.name}, got {short_repr(got)}")
+            got, others = getattr(config, field), self.equivalent_values.get(field, ())
+            if got != expected and got not in others and not (expected is None and got == resolved.get(field)):
+                choices = " or ".join(map(repr, (expected, *others)))
+                checks.fail(f"{field}: expected {choices} in a checkpoint of {self.name}, got {short_repr(got)}")
+
+    def equivalent_config(self, config: Any) -> Any:
+        """The configuration with equal outputs that a checkpoint of this kind holds."""
+        return replace(config, **self.fixed_fields)
+
+    def missing_weight(self, config: Any, name: str, shape: tuple[int, ...]) -> Tensor:
+        """A parameter that `equivalent_config` has and our configuration does not, so that outputs stay equal."""
+        if name.endswith("positions.weight") and config.positions == "sinusoidal":
+            return sinusoids(*shape, interleaved=getattr(config, "interleaved_sinusoids", True))
+        return torch.zeros(shape)
 
     def use_checkpoint_names(self, message: str) -> str:
         """Replace names of our fields in a message by keys of config.json."""

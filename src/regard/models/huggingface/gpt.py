@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.checks import Checks, warn
+from regard.models.gpt import GPTConfig
 from regard.models.huggingface.converter import GENERATION_FILE, CheckpointConverter, as_tuple
 
 
@@ -15,7 +16,8 @@ class GPTConverter(CheckpointConverter):
     They can have several EOS ids and no padding id, which is then the first EOS id, or 0.
     """
 
-    architecture = "gpt"
+    config_type = GPTConfig
+    computed_fields = ("sample_by",)
 
     def read_fields(self, values: Mapping[str, Any], checks: Checks) -> dict[str, Any]:
         """The fields of our configuration; special token ids outside the vocabulary are ignored, with a warning."""

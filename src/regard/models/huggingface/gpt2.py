@@ -9,7 +9,13 @@ from typing import Any, ClassVar
 
 from regard.checks import Checks
 from regard.models.gpt import GPTConfig
-from regard.models.huggingface.converter import VASWANI_LAYER, require_values
+from regard.models.huggingface.converter import (
+    OPTIONAL_BIASES,
+    POSITION_TABLES,
+    UNUSED_WITHOUT_ROTARY,
+    VASWANI_LAYER,
+    require_values,
+)
 from regard.models.huggingface.gpt import GPTConverter
 from regard.models.weights import WeightSource
 
@@ -32,6 +38,7 @@ class _Gpt2(GPTConverter):
         "norm_eps": ("layer_norm_epsilon", 1e-5),
         "dropout": ("resid_pdrop", 0.1),
         "attention_dropout": ("attn_pdrop", 0.1),
+        "tie_embeddings": ("tie_word_embeddings", True),
         "pad_id": ("pad_token_id", None),
         "bos_id": ("bos_token_id", 50256),
         "eos_ids": ("eos_token_id", 50256),
@@ -41,8 +48,10 @@ class _Gpt2(GPTConverter):
         "norm_first": True,
         "positions": "learned",
         "sliding_window": None,
-        "tie_embeddings": True,
+        "scale_embeddings": False,
     }
+    equivalent_values: ClassVar = {**OPTIONAL_BIASES, "positions": POSITION_TABLES[1:]}
+    unsaved_fields = ("activation_dropout", *UNUSED_WITHOUT_ROTARY)
     attribute_map: ClassVar = {
         "hidden_size": "n_embd",
         "max_position_embeddings": "n_positions",
@@ -55,16 +64,16 @@ class _Gpt2(GPTConverter):
             "scale_attn_weights": (True,),
             "scale_attn_by_inverse_layer_idx": (False,),
             "add_cross_attention": (False,),
-            "tie_word_embeddings": (True,),
         }
         with Checks() as checks:
-            self.read_head(values, checks)  # without a head, the output is tied to the embeddings
+            if self.read_head(values, checks) == "none":  # the output is tied to the embeddings
+                allowed["tie_word_embeddings"] = (True,)
             require_values(checks, values, allowed)
             fields = self.read_fields(values, checks)
         return GPTConfig(**fields | {"d_ff": fields["d_ff"] or 4 * fields["d_model"]})
 
     def write_config(self, config: GPTConfig) -> dict[str, Any]:
-        return super().write_config(config) | {"embd_pdrop": config.dropout, "tie_word_embeddings": True}
+        return super().write_config(config) | {"embd_pdrop": config.dropout}
 
     def modules(self, config: GPTConfig) -> dict[str, str | tuple[str, ...]]:
         return {
@@ -77,6 +86,7 @@ class _Gpt2(GPTConverter):
             "decoder.layers.{}.feed_forward.fc2": "transformer.h.{}.mlp.c_proj",
             "decoder.layers.{}.feed_forward_residual.norm": "transformer.h.{}.ln_2",
             "decoder.norm": "transformer.ln_f",
+            "lm_head": "lm_head",
         }
 
     def weight_map(self, config: GPTConfig, parameters: Collection[str]) -> dict[str, WeightSource]:

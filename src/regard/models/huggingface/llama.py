@@ -1,9 +1,10 @@
-"""Llama, Mistral and Qwen2 in transformers: query, key, value and the two halves of gated MLPs are separate."""
+"""Llama, Mistral, Qwen2 and Gemma in transformers: query, key, value and the two halves of gated MLPs are separate."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from regard.checks import Checks
@@ -12,8 +13,9 @@ from regard.models.config import ROTARY_SCALING_KEYS
 from regard.models.gpt import GPTConfig
 from regard.models.huggingface.converter import require_objects, require_values
 from regard.models.huggingface.gpt import GPTConverter
+from regard.models.weights import WeightSource
 
-_SHAPE = {"gated": True, "norm": "rms_norm", "norm_first": True, "positions": "rotary"}
+_SHAPE = {"gated": True, "norm": "rms_norm", "norm_first": True, "positions": "rotary", "scale_embeddings": False}
 
 
 class _Llama(GPTConverter):
@@ -21,6 +23,8 @@ class _Llama(GPTConverter):
     model_type = "llama"
     architectures: ClassVar = {"LlamaForCausalLM": "causal_lm", "LlamaModel": "none"}
     fixed_fields: ClassVar = {**_SHAPE, "sliding_window": None, "attention_out_bias": None}
+    equivalent_values: ClassVar[Mapping[str, tuple[Any, ...]]] = {"attention_out_bias": (True, False)}
+    unsaved_fields = ("dropout", "activation_dropout", "max_distance")
     allowed_values: ClassVar[Mapping[str, Collection[Any]]] = {}
     """Values of config.json that our model supports."""
     prefix = "model."
@@ -79,6 +83,12 @@ class _Llama(GPTConverter):
             values = {**values, "pad_token_id": None}
         return super().read_fields(values, checks)
 
+    def equivalent_config(self, config: GPTConfig) -> GPTConfig:
+        """All projections of attention have a bias, or none has."""
+        return replace(
+            super().equivalent_config(config), attention_bias=config.attention_bias or config.has_attention_out_bias
+        )
+
     def write_config(self, config: GPTConfig) -> dict[str, Any]:
         scaling = config.rotary_scaling or {}
         kind = {0: "default", 1: "linear"}.get(len(scaling), "llama3")
@@ -116,6 +126,7 @@ class _Mistral(_Llama):
         "attention_out_bias": None,
         "feed_forward_bias": False,
     }
+    equivalent_values: ClassVar = {"attention_out_bias": (False,)}
     config_keys: ClassVar = {
         **{field: key for field, key in _Llama.config_keys.items() if not field.endswith("_bias")},
         "num_kv_heads": ("num_key_value_heads", 8),
@@ -136,6 +147,7 @@ class _Qwen2(_Llama):
         "feed_forward_bias": False,
         "sliding_window": None,
     }
+    equivalent_values: ClassVar = {}
     allowed_values: ClassVar = {"use_sliding_window": (False,)}
     config_keys: ClassVar = {
         **{field: key for field, key in _Llama.config_keys.items() if not field.endswith("_bias")},
@@ -152,4 +164,42 @@ class _Qwen2(_Llama):
         return values if config.head_dim is not None else {key: values[key] for key in values if key != "head_dim"}
 
 
-LLAMA, MISTRAL, QWEN2 = _Llama(), _Mistral(), _Qwen2()
+class _Gemma(_Llama):
+    """Gemma: embeddings are multiplied by √d_model, and norms are stored minus 1."""
+
+    name = "Gemma"
+    model_type = "gemma"
+    architectures: ClassVar = {"GemmaForCausalLM": "causal_lm", "GemmaModel": "none"}
+    fixed_fields: ClassVar = {**_Llama.fixed_fields, "scale_embeddings": True, "feed_forward_bias": False}
+    allowed_values: ClassVar = {"use_bidirectional_attention": (None, False)}
+    config_keys: ClassVar = {
+        **{field: key for field, key in _Llama.config_keys.items() if field != "feed_forward_bias"},
+        "vocab_size": ("vocab_size", 256000),
+        "d_model": ("hidden_size", 3072),
+        "num_heads": ("num_attention_heads", 16),
+        "num_kv_heads": ("num_key_value_heads", 16),
+        "head_dim": ("head_dim", 256),
+        "num_layers": ("num_hidden_layers", 28),
+        "d_ff": ("intermediate_size", 24576),
+        "activation": ("hidden_act", "gelu_pytorch_tanh"),
+        "max_seq_len": ("max_position_embeddings", 8192),
+        "tie_embeddings": ("tie_word_embeddings", True),
+        "pad_id": ("pad_token_id", 0),
+        "bos_id": ("bos_token_id", 2),
+        "eos_ids": ("eos_token_id", 1),
+    }
+
+    def read_fields(self, values: Mapping[str, Any], checks: Checks) -> dict[str, Any]:
+        if values.get("hidden_act") == "gelu":  # of Google's files, which mean the approximation
+            values = {**values, "hidden_act": "gelu_pytorch_tanh"}
+        return super().read_fields(values, checks)
+
+    def activation_name(self, activation: str) -> str:
+        return "gelu_python" if activation == "gelu" else super().activation_name(activation)
+
+    def weight_map(self, config: GPTConfig, parameters: Collection[str]) -> dict[str, WeightSource]:
+        sources = super().weight_map(config, parameters)
+        return {name: replace(source, offset=1.0) if "norm" in name else source for name, source in sources.items()}
+
+
+LLAMA, MISTRAL, QWEN2, GEMMA = _Llama(), _Mistral(), _Qwen2(), _Gemma()

@@ -1,4 +1,4 @@
-"""Marian in transformers: the encoder-decoder of the OPUS-MT translation models."""
+"""Marian and Pegasus in transformers: encoder-decoders with norms after (OPUS-MT) and before the sublayers."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
-import torch
-from torch import Tensor
-
 from regard.checks import Checks
 from regard.errors import short_repr
 from regard.models.huggingface.converter import (
     GENERATION_FILE,
+    OPTIONAL_BIASES,
+    POSITION_TABLES,
+    UNUSED_WITHOUT_ROTARY,
     VASWANI_LAYER,
     CheckpointConverter,
     as_tuple,
@@ -30,10 +30,10 @@ _SHARED_SIZES = {"num_heads": "attention_heads", "d_ff": "ffn_dim"}
 class _Marian(CheckpointConverter):
     name = "Marian"
     model_type = "marian"
-    architecture = "transformer"
+    config_type = TransformerConfig
     architectures: ClassVar = {"MarianMTModel": "seq2seq_lm"}
     prefix = "model."
-    ignored_weights = re.compile(r"embed_positions\.weight$|^model\.shared\.weight$")
+    ignored_weights = re.compile(r"embed_positions\.weight$|^model\.shared\.weight$")  # positions of read_config
     aliases: ClassVar = {
         "model.shared.weight": (
             "model.encoder.embed_tokens.weight",
@@ -60,7 +60,22 @@ class _Marian(CheckpointConverter):
         "bos_id": ("decoder_start_token_id", None),
         "eos_id": ("eos_token_id", 0),
     }
-    fixed_fields: ClassVar = {**VASWANI_LAYER, "norm_first": False, "norm_eps": 1e-5, "positions": "sinusoidal"}
+    fixed_fields: ClassVar = {
+        **VASWANI_LAYER,
+        "norm_first": False,
+        "norm_eps": 1e-5,
+        "positions": "learned",
+        "output_bias": True,
+    }
+    equivalent_values: ClassVar = {**OPTIONAL_BIASES, "positions": POSITION_TABLES[1:], "output_bias": (False,)}
+    computed_fields = ("interleaved_sinusoids", "tie_embeddings")
+    unsaved_fields = UNUSED_WITHOUT_ROTARY
+    allowed_values: ClassVar[Mapping[str, Collection[Any]]] = {
+        "normalize_before": (False,),
+        "normalize_embedding": (False,),
+        "add_final_layer_norm": (False,),
+    }
+    """Values of config.json that our model supports."""
     attribute_map: ClassVar = {
         "hidden_size": "d_model",
         "num_attention_heads": "encoder_attention_heads",
@@ -70,8 +85,7 @@ class _Marian(CheckpointConverter):
     def read_config(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> TransformerConfig:
         with Checks() as checks:
             self.read_head(values, checks)
-            unsupported = ("normalize_before", "normalize_embedding", "add_final_layer_norm")
-            require_values(checks, values, dict.fromkeys(unsupported, (False,)))
+            require_values(checks, values, self.allowed_values)
             fields = self.read_fields(values, checks)
             for field, key in _SHARED_SIZES.items():
                 size, got = fields[field], values.get(f"decoder_{key}", fields[field])
@@ -81,15 +95,16 @@ class _Marian(CheckpointConverter):
             eos_ids = as_tuple(fields["eos_id"])
             checks.that(len(eos_ids) < 2, f"eos_token_id: expected one token id, got {short_repr(list(eos_ids))}")
         shared, tied = (values.get(f"{name}_embeddings", True) for name in ("share_encoder_decoder", "tie_word"))
+        target_size = fields.get("tgt_vocab_size")
         fields |= {
-            "tgt_vocab_size": None if fields["tgt_vocab_size"] == fields["vocab_size"] else fields["tgt_vocab_size"],
+            "tgt_vocab_size": None if target_size == fields["vocab_size"] else target_size,
             "bos_id": fields["pad_id"] if fields["bos_id"] is None else fields["bos_id"],
             "eos_id": eos_ids[0] if eos_ids else 0,
         }
         return TransformerConfig(
             **fields,
-            positions="sinusoidal",
-            interleaved_sinusoids=_is_interleaved(tensors, fields["max_seq_len"], fields["d_model"]),
+            **_positions(tensors, fields["max_seq_len"], fields["d_model"]),
+            norm_first=self.fixed_fields["norm_first"],
             tie_embeddings=("all" if shared else "decoder") if tied else "none",
             output_bias=True,
         )
@@ -108,6 +123,8 @@ class _Marian(CheckpointConverter):
 
     def modules(self, config: TransformerConfig) -> dict[str, str | tuple[str, ...]]:
         modules: dict[str, str | tuple[str, ...]] = {
+            "src_positions": "model.encoder.embed_positions",
+            "tgt_positions": "model.decoder.embed_positions",
             "src_embedding": "model.shared" if config.tie_embeddings == "all" else "model.encoder.embed_tokens",
             "tgt_embedding": "model.decoder.embed_tokens",
             "lm_head": "lm_head",
@@ -129,15 +146,6 @@ class _Marian(CheckpointConverter):
             sources["lm_head.bias"] = WeightSource(("final_logits_bias",), leading_axis=True)
         return sources
 
-    def export_weights(self, config: TransformerConfig, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors to store, with the position tables, and zeros for a missing output bias."""
-        weights = super().export_weights(config, parameters)
-        table = sinusoids(config.max_seq_len, config.d_model, interleaved=config.interleaved_sinusoids)
-        weights |= {f"model.{side}.{_POSITION_TABLE}": table.clone() for side in ("encoder", "decoder")}
-        if not config.output_bias:
-            weights["final_logits_bias"] = torch.zeros(1, config.decoder_vocab_size)
-        return weights
-
     def extra_files(self, config: TransformerConfig) -> dict[str, Any]:
         """The options of transformers' ``generate``."""
         return {
@@ -152,12 +160,55 @@ class _Marian(CheckpointConverter):
         }
 
 
-def _is_interleaved(tensors: Mapping[str, Any], max_length: int, d_model: int) -> bool:
-    """Whether a checkpoint stores a position table with alternating sines and cosines; most store none."""
-    table = tensors.get(f"model.encoder.{_POSITION_TABLE}")
-    if table is None or tuple(table.shape) != (max_length, d_model):
-        return False
-    return bool((table.float() - sinusoids(max_length, d_model)).abs().max() < 1e-2)  # tables can be in 16 bits
+class _Pegasus(_Marian):
+    """Pegasus: a Marian with norms before the sublayers, and one vocabulary."""
+
+    name = "Pegasus"
+    model_type = "pegasus"
+    architectures: ClassVar = {"PegasusForConditionalGeneration": "seq2seq_lm"}
+    config_keys: ClassVar = {
+        **{field: key for field, key in _Marian.config_keys.items() if field != "tgt_vocab_size"},
+        "vocab_size": ("vocab_size", 50265),
+        "num_heads": ("encoder_attention_heads", 16),
+        "pad_id": ("pad_token_id", 0),
+        "bos_id": ("decoder_start_token_id", 0),
+        "eos_id": ("eos_token_id", 1),
+    }
+    fixed_fields: ClassVar = {
+        **_Marian.fixed_fields,
+        "norm_first": True,
+        "tgt_vocab_size": None,
+        "tie_embeddings": "all",
+    }
+    computed_fields = ("interleaved_sinusoids",)
+    allowed_values: ClassVar = {
+        "normalize_before": (True,),
+        "normalize_embedding": (False,),
+        "add_final_layer_norm": (True,),
+        "share_encoder_decoder_embeddings": (True,),
+        "tie_word_embeddings": (True,),
+    }
+
+    def modules(self, config: TransformerConfig) -> dict[str, str | tuple[str, ...]]:
+        norms = {f"{side}.norm": f"model.{side}.layer_norm" for side in ("encoder", "decoder")}
+        return super().modules(config) | norms
 
 
-MARIAN = _Marian()
+def _positions(tensors: Mapping[str, Any], max_length: int, d_model: int) -> dict[str, Any]:
+    """The fields of the positions in a checkpoint: sinusoids, which most do not store, or tables of other vectors."""
+    tables = [tensors.get(f"model.{side}.{_POSITION_TABLE}") for side in ("encoder", "decoder")]
+    tables = [table.float() for table in tables if table is not None]
+    shape = (max_length, d_model)
+    for interleaved in (False, True):
+        if (
+            type(max_length) is type(d_model) is int
+            and d_model > 1
+            and all(tuple(each.shape) == shape for each in tables)
+        ):
+            expected = sinusoids(*shape, interleaved=interleaved)
+            if all((table - expected).abs().max() < 1e-2 for table in tables):  # tables can be in 16 bits
+                return {"positions": "sinusoidal", "interleaved_sinusoids": interleaved}
+    return {"positions": "learned"}
+
+
+MARIAN, PEGASUS = _Marian(), _Pegasus()

@@ -16,7 +16,8 @@ import torch
 
 from regard.errors import InvalidCheckpoint, InvalidFile
 from regard.models import save_model
-from regard.models.checkpoint import WEIGHTS_FILE, Model
+from regard.models.architectures import Model
+from regard.models.checkpoint import WEIGHTS_FILE
 from regard.models.weights import read_weights
 from regard.training.callbacks.interrupt import Interrupt, TrainingInterrupted
 from regard.training.checkpoint_io import STATE_FILE

@@ -18,7 +18,7 @@ from regard.errors import InvalidFile, short_repr
 from regard.generation.greedy import greedy
 from regard.metrics.translation import corpus_scores
 from regard.models import Attentions, EncoderDecoder, RNNSearchConfig, TransformerConfig
-from regard.models.checkpoint import model_from_config
+from regard.models.architectures import model_from_config
 from regard.nn.linear_cross_entropy import TokenLoss
 from regard.text.readers import group_references, read_pairs
 from regard.text.tokenizer import Tokenizer, train_translation_bpe
