@@ -174,10 +174,10 @@ def test_a_run_killed_after_its_last_state_gets_its_last_model_when_it_is_resume
     recipe, run = make_recipe(keys), tmp_path / "run"
     save = checkpoints.save_model
 
-    def killed(folder: Path, *arguments: object) -> None:
+    def killed(folder: Path, *arguments: object, **options: object) -> None:
         if folder.name == "last" and saved_step(run / "state.ckpt") == 30:
             raise RuntimeError("killed")
-        save(folder, *arguments)
+        save(folder, *arguments, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "save_model", killed)

@@ -362,7 +362,7 @@ def test_a_full_disk_after_the_state_names_its_step(tmp_path: Path, keys: dict[s
     save = "regard.training.callbacks.checkpoints.save_model"
     with pytest.MonkeyPatch.context() as patch:
 
-        def fail(folder: Path, *args: Any) -> None:
+        def fail(folder: Path, *args: Any, **options: Any) -> None:
             if folder.name == "last":
                 raise OSError(28, "No space left on device")
 

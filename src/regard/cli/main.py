@@ -17,6 +17,7 @@ from regard.cli.check import check
 from regard.cli.classify import classify
 from regard.cli.compare import compare
 from regard.cli.evaluate import evaluate
+from regard.cli.export import export
 from regard.cli.fill_mask import fill_mask
 from regard.cli.generate import generate
 from regard.cli.heads import heads
@@ -86,6 +87,7 @@ app.command(cls=Command)(evaluate)
 app.command(cls=Command, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
     train
 )  # keys of the recipe
+app.command(cls=Command)(export)
 app.command(cls=Command)(check)
 app.command(cls=Command)(info)
 

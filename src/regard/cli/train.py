@@ -16,6 +16,7 @@ def train(
         Path, typer.Argument(help="Recipe (YAML), name of a recipe of the package, or run folder.", show_default=False)
     ],
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint of the run.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the recipe and its files; train nothing.")] = False,
 ) -> None:
     r"""Train a model from a YAML recipe, on your own texts or on those of the package.
 
@@ -25,6 +26,7 @@ def train(
         regard train toy-translation --output_dir runs/mine \
             --data.train pairs.tsv --data.valid valid.tsv --trainer.max_steps 500
         regard train runs/mine --resume
+        regard train toy-causal-lm --dry-run
 
     - `data.train`, `data.valid`: UTF-8 files, plain or `.gz`; `--data.valid null` trains without validation
 
@@ -48,6 +50,9 @@ def train(
     with `--checkpoint.average_last N`: the mean weights of the last N snapshots. It also gets train.log, metrics.csv
     and TensorBoard events. After a crash, Ctrl-C (exit status 130) or SIGTERM (143), `--resume` continues, bit for bit
     on one CPU.
+
+    `regard export` writes a model for transformers. `--dry-run` and the log of the run say at the start whether that
+    will be possible; with `--checkpoint.format transformers`, the run writes that format, or does not start.
     """
     if str(recipe).startswith("--"):
         raise InvalidArgument(
@@ -62,6 +67,13 @@ def train(
     except InvalidFile as error:
         source = data_source(recipe)
         raise InvalidFile(f"{error}\nadd `--data.folder FOLDER`; {source}" if source else str(error)) from None
+    if dry_run:
+        from regard.training.run_folder import check_folder
+
+        check_folder(loaded.output_dir, resume=resume)
+        print(f"{loaded.output_dir}: {loaded.task}, {loaded.trainer.max_steps} steps")
+        print(loaded.describe_export())
+        return
     result = training.train(loaded, resume=resume)
     if result.signal is not None:
         raise typer.Exit(128 + result.signal)

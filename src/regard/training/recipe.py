@@ -13,8 +13,17 @@ import pydantic
 from pydantic import Field
 
 from regard.checks import Checks
-from regard.errors import InvalidFile, InvalidRecipe, InvalidType, did_you_mean, raise_problems, short_repr
+from regard.errors import (
+    InvalidArgument,
+    InvalidFile,
+    InvalidRecipe,
+    InvalidType,
+    did_you_mean,
+    raise_problems,
+    short_repr,
+)
 from regard.input_files import exists
+from regard.models.huggingface.export import transformers_class
 from regard.training.recipe_errors import describe_errors
 from regard.training.recipe_sections import (
     CheckpointConfig,
@@ -100,6 +109,9 @@ class Recipe(Section, ABC):
         with Checks() as checks:
             checks.error = InvalidRecipe
             recipe.check(checks)
+            reason = recipe.export_class()[1]
+            if reason and recipe.checkpoint.format == "transformers" and not checks.problems:
+                checks.fail(f"checkpoint.format: expected 'regard' for this model, got 'transformers'; {reason}")
         return recipe
 
     @property
@@ -132,6 +144,27 @@ class Recipe(Section, ABC):
         """The metric that selects the best weights, and whether lower or higher is better."""
         name = self.validation.monitor
         return ("valid_loss", "min") if name == "loss" else (name, "min" if name in LOWER_IS_BETTER else "max")
+
+    @property
+    def placeholder_config(self) -> Any:
+        """The config of the model, with sizes that stand for those that follow from the data."""
+        return self.model.build_config(2**16)
+
+    def export_class(self) -> tuple[str | None, str]:
+        """The class of transformers that can load the model after `regard export`, or None and the reason."""
+        try:
+            return transformers_class(self.placeholder_config), ""
+        except InvalidArgument as error:
+            return None, " ".join(line.strip() for line in str(error).splitlines())
+
+    def describe_export(self) -> str:
+        """Whether transformers can load the model after `regard export`, for the log."""
+        name, reason = self.export_class()
+        if name is None:
+            return f"export: transformers does not have this model; {reason}"
+        if self.checkpoint.format == "transformers":
+            return f"export: transformers can load the models of this run as {name}"
+        return f"export: transformers can load this model as {name}, after `regard export {self.output_dir}`"
 
     @abstractmethod
     def build_task(self) -> Task:

@@ -173,6 +173,8 @@ class CheckpointConfig(Section):
     """Number of snapshots whose mean is ``averaged``; 0 disables averaging."""
     snapshot_every_n_steps: Count = 500
     """Steps between snapshots."""
+    format: Literal["regard", "transformers"] = "regard"
+    """Format of the models; a model that transformers does not have is refused at the start."""
 
 
 class ModelSection(Section):

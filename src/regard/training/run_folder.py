@@ -41,7 +41,7 @@ def run_folder(folder: Path, *, resume: bool) -> Iterator[None]:
     if rank_zero_only.rank:  # rank 0 does this for all processes
         yield
         return
-    _check(folder, resume=resume)
+    check_folder(folder, resume=resume)
     is_new, had_lock = not (folder / RECIPE_FILE).is_file(), (folder / LOCK_FILE).exists()
     missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     try:
@@ -75,7 +75,12 @@ def run_folder(folder: Path, *, resume: bool) -> Iterator[None]:
                     path.rmdir()
 
 
-def _check(folder: Path, *, resume: bool) -> None:
+def check_folder(folder: Path, *, resume: bool) -> None:
+    """Check that a run can use a folder.
+
+    Raises:
+        InvalidArgument: As `run_folder`.
+    """
     if folder.exists() and not folder.is_dir():
         raise InvalidArgument(f"output_dir: expected a folder, got the file {folder}; choose another output_dir")
     recipe, state = folder / RECIPE_FILE, folder / STATE_FILE

@@ -104,6 +104,7 @@ def _train(recipe: Recipe, *, resume: bool) -> TrainResult:
     checkpoints = Checkpoints(recipe, interrupt, step)
     with logging_to(folder) as console:
         trainer = _build_trainer(recipe, console, interrupt, checkpoints, step)
+        log.info(recipe.describe_export())
         task = recipe.build_task()
         module, data = TaskModule(task), TaskDataModule(task)
         if resume and not step:

@@ -31,18 +31,17 @@ def converter_for(config: Any) -> CheckpointConverter:
     Raises:
         InvalidArgument: If there is none, with everything that the most similar model of transformers cannot express.
     """
-    problems: list[tuple[CheckpointConverter, Checks]] = []
+    problems: list[Checks] = []
     for converter in (each for each in CONVERTERS.values() if type(config) is each.config_type):
         checks = Checks()
         converter.check_config(config, checks)
         if not checks.problems:
             return converter
-        problems.append((converter, checks))
+        problems.append(checks)
     if not problems:
         name = type(config).__name__.removesuffix("Config")
         raise InvalidArgument(f"format: expected 'regard' for an {name}, got 'transformers', which has no such model")
-    converter, checks = min(problems, key=lambda each: len(each[1].problems))
-    checks.raise_problems()
+    min(problems, key=lambda checks: len(checks.problems)).raise_problems()
     raise AssertionError
 
 

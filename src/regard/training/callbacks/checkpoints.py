@@ -94,7 +94,7 @@ class Checkpoints(L.Callback):
             with self._report_save_errors(self.snapshots.folder):
                 self.snapshots.save(module.model, step)
                 mean = self.snapshots.load_mean(copy.deepcopy(module.model))
-                save_model(self.folder / "averaged", mean, module.task.tokenizer)
+                save_model(self.folder / "averaged", mean, module.task.tokenizer, format=self.config.format)
         if is_due:
             with self._report_save_errors(self.folder / STATE_FILE):
                 trainer.save_checkpoint(self.folder / STATE_FILE)
@@ -110,7 +110,7 @@ class Checkpoints(L.Callback):
     def _save_weights(self, trainer: L.Trainer, module: TaskModule, name: str) -> None:
         if trainer.is_global_zero:
             with self._report_save_errors(self.folder / name):
-                save_model(self.folder / name, module.model, module.task.tokenizer)
+                save_model(self.folder / name, module.model, module.task.tokenizer, format=self.config.format)
 
     @contextmanager
     def _report_save_errors(self, path: Path) -> Iterator[None]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 from pydantic import AfterValidator, Discriminator, Tag
@@ -12,7 +13,7 @@ from pydantic import AfterValidator, Discriminator, Tag
 from regard.checks import Checks
 from regard.data.texts import TextDataset
 from regard.models import Bert, BertConfig, load_config, load_model
-from regard.models.bert import Head
+from regard.models.bert import CLASSIFIERS, Head
 from regard.models.minilm import resolve_folder
 from regard.text.tokenizer import Tokenizer, check_vocab_size, train_bpe
 from regard.training.recipe import Recipe
@@ -69,11 +70,21 @@ class BertDataConfig(DataConfig):
 class BertRecipe(Recipe):
     """The recipe of a BERT with a head: a new one, or a pretrained one with ``model.checkpoint``."""
 
+    head: ClassVar[Head]
+    """The head of the model."""
+
     data: BertDataConfig
     model: Annotated[
         Annotated[BertSection, Tag("new")] | Annotated[PretrainedSection, Tag("pretrained")],
         Discriminator(lambda model: "new" if get_key(model, "checkpoint") is None else "pretrained"),
     ] = BertSection()
+
+    @property
+    def placeholder_config(self) -> BertConfig:
+        labels = ("a", "b") if self.head in CLASSIFIERS else ()  # stand for those of the data
+        if self.model.checkpoint is None:
+            return self.model.build_config(2**16, head=self.head, labels=labels)
+        return replace(load_config(self.model.checkpoint, expected=Bert), head=self.head, labels=labels)
 
     def check(self, checks: Checks) -> None:
         super().check(checks)
@@ -105,9 +116,9 @@ class BertTask(Task):
     def describe(self, dataset: TextDataset) -> str:
         return f"{len(dataset)} texts ({dataset.num_truncated} truncated; skipped: {dataset.num_empty} empty lines)"
 
-    def build_bert(self, head: Head, labels: Sequence[str] = ()) -> Bert:
+    def build_bert(self, labels: Sequence[str] = ()) -> Bert:
         """Build the model with initial weights, or with those of the pretrained model."""
-        model, tokenizer = self.recipe.model, self.tokenizer
+        model, tokenizer, head = self.recipe.model, self.tokenizer, self.recipe.head
         if isinstance(model, BertSection):
             derived = {"head": head, "labels": tuple(labels), "pad_id": tokenizer.pad_id}
             return Bert(model.build_config(tokenizer.vocab_size, **derived))

@@ -38,6 +38,7 @@ class ClassificationValidationConfig(ValidationConfig):
 class ClassificationRecipe(BertRecipe):
     """The recipe of a text classifier."""
 
+    head = "sequence_classification"
     target_unit = "texts"
     metric_names = ("valid_loss", "accuracy", "f1")
 
@@ -73,7 +74,7 @@ class ClassificationTask(BertTask):
         return TextLoader(dataset, self.recipe.data.batch_size, self.tokenizer.pad_id, **options)
 
     def build_model(self) -> Bert:
-        return self.build_bert("sequence_classification", self.labels)
+        return self.build_bert(self.labels)
 
     def losses(self, model: Bert, batch: TextBatch) -> dict[str, Tensor]:
         smoothing = self.recipe.loss.label_smoothing

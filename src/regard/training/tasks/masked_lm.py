@@ -41,6 +41,7 @@ class MaskedLMValidationConfig(ValidationConfig):
 class MaskedLMRecipe(BertRecipe):
     """The recipe of a masked language model."""
 
+    head = "masked_lm"
     target_unit = "masked tokens"
     metric_names = ("valid_loss", "perplexity", "accuracy")
 
@@ -84,7 +85,7 @@ class MaskedLMTask(BertTask):
         )
 
     def build_model(self) -> Bert:
-        return self.build_bert("masked_lm")
+        return self.build_bert()
 
     def losses(self, model: Bert, batch: TextBatch) -> dict[str, Tensor]:
         smoothing = self.recipe.loss.label_smoothing
