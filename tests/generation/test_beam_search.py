@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import get_args
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ import torch
 from regard.errors import InvalidArgument
 from regard.generation import beam_search, greedy
 from regard.generation.beam_search import BeamHypotheses
-from regard.models.config import Positions
+from regard.nn import position_classes
 
 
 @pytest.mark.parametrize("kind", ["plain", "other", "recurrent"])
@@ -26,7 +25,7 @@ def test_a_batch_with_a_cache_equals_each_sentence_without(models, sources, kind
             assert actual.score == pytest.approx(other.score, abs=1e-4)
 
 
-@pytest.mark.parametrize("positions", get_args(Positions))
+@pytest.mark.parametrize("positions", sorted(position_classes()))
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_every_kind_of_positions_decodes_alike_with_a_cache_and_without(fresh, sources, positions, norm_first):
     (src, lengths), model = sources, fresh(positions=positions, norm_first=norm_first)

@@ -157,7 +157,7 @@ class Bert(nn.Module):
         self.config = check_config(config, BertConfig)
         d_model = config.d_model
         self.token_embedding = nn.Embedding(config.vocab_size, d_model, padding_idx=config.pad_id)
-        self.positions = embedding_positions(config, config.max_seq_len)
+        self.positions = embedding_positions(config)
         self.token_type_embedding = nn.Embedding(config.type_vocab_size, d_model) if config.type_vocab_size else None
         self.embedding_norm = norm_layer(config)(d_model)
         self.dropout = Dropout(config.dropout)

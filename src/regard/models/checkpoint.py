@@ -33,6 +33,7 @@ from regard.models.huggingface import CONVERTERS, CheckpointConverter
 from regard.models.huggingface.bert import MODULES_FILE, POOLING_FILE, SENTENCE_FILE
 from regard.models.huggingface.converter import GENERATION_FILE, as_tuple
 from regard.models.huggingface.export import export_model
+from regard.models.layers import has_attention_positions
 from regard.models.weights import (
     WeightSource,
     assign_weights,
@@ -267,7 +268,7 @@ def _build(config: Any, weights: dict[str, Any]) -> Any:
         if sum(layers.values()) > len(weights):
             got = " + ".join(map(str, layers.values()))
             checks.fail(f"{' + '.join(layers)}: expected at most {len(weights)}, the number of tensors, got {got}")
-        elif getattr(config, "positions", None) in ("rotary", "alibi"):  # tables that are not stored
+        elif hasattr(config, "positions") and has_attention_positions(config):  # whose tables need not be stored
             heads, head_dim = config.num_heads, config.resolved_head_dim
             largest = max((size for weight in weights.values() for size in weight.shape), default=0)
             if max(heads, head_dim) > largest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from math import inf, isfinite
@@ -14,7 +14,7 @@ from regard.checks import Checks
 from regard.errors import InvalidType, short_repr
 from regard.nn.feed_forward import Activation
 from regard.nn.multi_head_attention import check_heads
-from regard.ops.scores.bias import MAX_DISTANCE
+from regard.nn.positions import position_classes
 
 Config = TypeVar("Config")
 
@@ -39,6 +39,13 @@ class Range:
         return " and ".join(f"{text} {bound}" for text, bound in bounds.items() if isfinite(bound))
 
 
+@dataclass(frozen=True)
+class Names:
+    """Names of classes, for annotations: as a Literal, but the user can define more classes."""
+
+    known: Callable[[], Iterable[str]]
+
+
 Size = Annotated[int, Range(1, MAX_SIZE)]
 Count = Annotated[int, Range(0, MAX_SIZE)]
 TokenId = Annotated[int, Range(0, MAX_SIZE)]
@@ -47,10 +54,7 @@ Positive = Annotated[float, Range(above=0)]
 Epsilon = Annotated[float, Range(0)]
 
 Norm = Literal["layer_norm", "rms_norm"]
-Positions = Literal["sinusoidal", "learned", "relative", "rotary", "alibi", "t5", "none"]
-
-# With 32 buckets, T5 needs 8 for the smallest distances in each of two directions, and 16 in one direction.
-MAX_DISTANCE_RANGES = {"relative": Range(0), "t5": Range(17, MAX_DISTANCE)}
+Positions = Annotated[str, Names(position_classes)]
 ROTARY_SCALING_KEYS = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
@@ -89,7 +93,8 @@ class TransformerLayerConfig:
         feed_forward_bias: Whether the linear maps of feed-forward networks have a bias.
         positions: ``"sinusoidal"`` (Vaswani 2017) or ``"learned"``, added to embeddings; ``"relative"`` (Shaw 2018),
             ``"rotary"`` (Su 2021), ``"alibi"`` (Press 2022) or ``"t5"`` (Raffel 2020), in self-attention; or
-            ``"none"``: only the causal mask depends on the order of tokens.
+            ``"none"``: only the causal mask depends on the order of tokens. The name of your own subclass of
+            `regard.nn.AttentionPositions` is valid, too.
         max_distance: Larger distances count as this one, in relative and t5 positions. Default: 16 and 128.
         rotary_base: Base θ of rotary positions: pair i of d turns by θ^(−2i / d) per token.
         rotary_scaling: Slows rotary positions down for sequences longer than those of pretraining. The keys are those
@@ -147,20 +152,10 @@ class TransformerLayerConfig:
             _check_rotary_scaling(checks, self.rotary_scaling)
         if checks.problems:
             return
-        head_dim, positions, distance = self.resolved_head_dim, self.positions, self.max_distance
+        head_dim = self.resolved_head_dim
         if self.num_heads * head_dim > MAX_SIZE:
             checks.fail(f"head_dim: expected at most {MAX_SIZE // self.num_heads}, got {head_dim}")
-        if positions == "sinusoidal" and self.d_model % 2:
-            checks.fail(f"d_model: expected an even number for sinusoidal positions, got {self.d_model}")
-        if positions == "rotary" and head_dim % 2:
-            checks.fail(
-                f"positions: expected an even head_dim for 'rotary', got {head_dim}; change d_model or num_heads"
-            )
-        allowed = MAX_DISTANCE_RANGES.get(positions)
-        if distance is not None and (allowed is None or distance not in allowed):
-            expected = f"an int {allowed}" if allowed else "None"
-            hint = "" if allowed else "; leave it out"
-            checks.fail(f"max_distance: expected {expected} for {positions} positions, got {distance}{hint}")
+        position_classes()[self.positions].check_config(self, checks)
 
 
 def _check_rotary_scaling(checks: Checks, scaling: Mapping[str, float]) -> None:
@@ -200,8 +195,9 @@ def validate(config: Any, checks: Checks) -> bool:
     comparable = True
     for name, hint in _hints(type(config)).items():
         value = getattr(config, name)
-        if get_origin(hint) is Literal:
-            checks.choice(name, value, get_args(hint))
+        choices = _choices(hint)
+        if choices is not None:
+            checks.choice(name, value, choices)
         elif not _fits(value, hint):
             checks.fail(f"{name}: expected {_expected(hint)}, got {short_repr(value)}")
             comparable &= _fits(value, hint, bounded=False)
@@ -212,6 +208,14 @@ def validate(config: Any, checks: Checks) -> bool:
 def _hints(kind: type[Any]) -> dict[str, Any]:
     hints = get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in fields(kind)}
+
+
+def _choices(hint: Any) -> Iterable[str] | None:
+    """The values that an annotation lists; None if it does not list values."""
+    parts = get_args(hint)
+    if get_origin(hint) is Annotated and isinstance(parts[1], Names):
+        return list(parts[1].known())
+    return parts if get_origin(hint) is Literal else None
 
 
 def _fits(value: Any, hint: Any, *, bounded: bool = True) -> bool:

@@ -136,7 +136,7 @@ class GPT(nn.Module):
         super().__init__()
         self.config = check_config(config, GPTConfig)
         self.token_embedding = nn.Embedding(config.vocab_size, config.d_model)
-        self.positions = embedding_positions(config, config.max_seq_len)
+        self.positions = embedding_positions(config, causal=True)
         self.dropout = Dropout(config.dropout)
         self.decoder = build_stack(config, config.num_layers, causal=True)
         self.lm_head = LMHead(config.d_model, config.vocab_size, bias=False)

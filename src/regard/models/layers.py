@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -10,25 +9,18 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-from regard.models.config import Norm, Positions, TransformerLayerConfig
-from regard.nn.absolute_positions import LearnedPositions, NoPositions, SinusoidalPositions
+from regard.errors import InvalidType
+from regard.models.config import Norm, TransformerLayerConfig
+from regard.nn.absolute_positions import AbsolutePositions, NoPositions
 from regard.nn.feed_forward import FeedForward
 from regard.nn.linear import Linear
 from regard.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy
 from regard.nn.multi_head_attention import MultiHeadAttention
-from regard.nn.relative_positions import (
-    AlibiPositions,
-    AttentionPositions,
-    RelativePositions,
-    RotaryPositions,
-    T5Positions,
-    rotary_frequencies,
-)
+from regard.nn.positions import Positions, position_classes
+from regard.nn.relative_positions import AttentionPositions
 from regard.nn.transformer_layer import NormLayer, TransformerLayer, TransformerStack
 
 NORMS: Mapping[Norm, type[nn.Module]] = MappingProxyType({"layer_norm": nn.LayerNorm, "rms_norm": nn.RMSNorm})
-POSITIONS_IN_ATTENTION: tuple[Positions, ...] = ("relative", "rotary", "alibi", "t5")
-DEFAULT_MAX_DISTANCE = {"relative": 16, "t5": 128}
 
 
 def norm_layer(config: TransformerLayerConfig) -> NormLayer:
@@ -74,63 +66,27 @@ def build_stack(
     return TransformerStack(layers, causal=causal, norm_layer=norm_layer(config))
 
 
-def embedding_positions(
-    config: TransformerLayerConfig, max_seq_len: int, *, interleaved: bool = True
-) -> SinusoidalPositions | LearnedPositions | NoPositions:
+def has_attention_positions(config: TransformerLayerConfig) -> bool:
+    """Whether the positions of a configuration are inside attention."""
+    return issubclass(position_classes()[config.positions], AttentionPositions)
+
+
+def embedding_positions(config: TransformerLayerConfig, *, causal: bool = False) -> AbsolutePositions | NoPositions:
     """The positions that are added to embeddings."""
-    if config.positions == "learned":
-        return LearnedPositions(config.d_model, max_seq_len)
-    if config.positions == "sinusoidal":
-        return SinusoidalPositions(config.d_model, interleaved=interleaved)
-    return NoPositions()
+    cls = position_classes()[config.positions]
+    return cls.from_config(config, causal=causal) if issubclass(cls, AbsolutePositions) else NoPositions()
 
 
 def attention_positions(
     config: TransformerLayerConfig, num_layers: int, *, causal: bool
 ) -> Sequence[AttentionPositions | None]:
-    """The positions in the self-attention of each layer of a stack.
-
-    Relative embeddings differ between layers, as in Shaw et al. 2018; other positions are one module for all layers.
-    """
-    max_distance = config.max_distance
-    if max_distance is None:
-        max_distance = DEFAULT_MAX_DISTANCE.get(config.positions, 0)
-    shared: AttentionPositions | None = None
-    if config.positions == "relative":
-        return [RelativePositions(config.resolved_head_dim, max_distance) for _ in range(num_layers)]
-    if config.positions == "rotary":
-        frequencies = rotary_frequencies(config.resolved_head_dim, config.rotary_base)
-        shared = RotaryPositions(scale_rope_frequencies(frequencies, config.rotary_scaling or {}))
-    elif config.positions == "alibi":
-        shared = AlibiPositions(config.num_heads)
-    elif config.positions == "t5":
-        shared = T5Positions(config.num_heads, bidirectional=not causal, max_distance=max_distance)
-    return [shared] * num_layers
-
-
-def scale_rope_frequencies(frequencies: Sequence[float], scaling: Mapping[str, float]) -> list[float]:
-    """Lower the frequencies of rotary positions, for sequences longer than those of pretraining.
-
-    With ``factor`` alone, all are divided by it. With the other keys, frequencies with a period below
-    original / high_freq_factor stay, those with a period above original / low_freq_factor are divided, and between
-    them the two are interpolated.
-
-    Reference: Grattafiori et al. 2024, "The Llama 3 herd of models"; the rule is that of its code.
-
-    Examples:
-        >>> scale_rope_frequencies([1.0, 0.01], {"factor": 4.0})
-        [0.25, 0.0025]
-    """
-    factor = scaling.get("factor", 1.0)
-    if "low_freq_factor" not in scaling:
-        return [frequency / factor for frequency in frequencies]
-    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
-    scaled = []
-    for frequency in frequencies:
-        turns = scaling["original_max_position_embeddings"] * frequency / (2 * math.pi)
-        unscaled = min(max((turns - low) / (high - low), 0.0), 1.0)  # share of the original frequency
-        scaled.append((1 - unscaled) * frequency / factor + unscaled * frequency)
-    return scaled
+    """The positions in the self-attention of each layer of a stack: one module, unless layers differ in them."""
+    cls = position_classes()[config.positions]
+    if not issubclass(cls, AttentionPositions):
+        return [None] * num_layers
+    if cls.is_shared:
+        return [cls.from_config(config, causal=causal)] * num_layers
+    return [cls.from_config(config, causal=causal) for _ in range(num_layers)]
 
 
 class LMHead(Linear):
@@ -173,16 +129,34 @@ def init_normal(model: nn.Module, std: float = 0.02, *, residual_std: float | No
         else:
             nn.init.normal_(parameter, std=std)
     for module in model.modules():
-        if isinstance(module, (RelativePositions, T5Positions)):
-            module.reset_parameters()
+        if isinstance(module, AttentionPositions):
+            reset_positions(module)
+
+
+def reset_positions(module: Positions) -> None:
+    """Initialize the parameters of positions, if they have any, as their class describes."""
+    reset = getattr(module, "reset_parameters", None)
+    if reset is not None:
+        reset()
 
 
 def reset_buffers(model: nn.Module) -> None:
-    """Compute the buffers that checkpoints do not store, on the CPU, in a model that was built on the meta device."""
+    """Compute the buffers that checkpoints do not store, on the CPU, in a model that was built on the meta device.
+
+    Raises:
+        InvalidType: If a class does not say how to compute one of its buffers.
+    """
     with torch.device("cpu"):
         for module in model.modules():
-            if isinstance(module, (SinusoidalPositions, RotaryPositions, AlibiPositions)):
-                module.reset_buffers()
+            if isinstance(module, Positions):
+                reset = getattr(module, "reset_buffers", None)
+                if reset is not None:
+                    reset()
+    for module in model.modules():
+        missing = [name for name, buffer in module.named_buffers(recurse=False) if buffer.is_meta]
+        if missing:
+            expected = f"a method reset_buffers that computes {', '.join(missing)}, which checkpoints do not store"
+            raise InvalidType(f"{type(module).__name__}: expected {expected}, got none")
 
 
 def to_autocast_dtype(embeddings: Tensor) -> Tensor:

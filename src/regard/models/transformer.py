@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from regard.checks import Checks
 from regard.models.config import Size, TokenId, TransformerLayerConfig, check_config
 from regard.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Tying
-from regard.models.layers import POSITIONS_IN_ATTENTION, build_stack, embedding_positions, to_autocast_dtype
-from regard.nn.absolute_positions import LearnedPositions
+from regard.models.layers import build_stack, embedding_positions, reset_positions, to_autocast_dtype
 from regard.nn.cache import DecoderCache, SharedBeamCache
 from regard.nn.feed_forward import FeedForward
 from regard.nn.multi_head_attention import MultiHeadAttention
-from regard.nn.relative_positions import RelativePositions, T5Positions
+from regard.nn.positions import Positions
+from regard.nn.relative_positions import AttentionPositions
 from regard.ops import AttentionOutput
 from regard.ops.masks import Padding
 
@@ -98,9 +98,8 @@ class Transformer(EncoderDecoder):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(check_config(config, TransformerConfig))
-        self.src_positions, self.tgt_positions = (
-            embedding_positions(config, config.max_seq_len, interleaved=config.interleaved_sinusoids) for _ in range(2)
-        )
+        self.src_positions = embedding_positions(config)
+        self.tgt_positions = embedding_positions(config, causal=True)
         self.encoder = build_stack(config, config.num_encoder_layers)
         self.decoder = build_stack(config, config.num_decoder_layers, causal=True, cross_attention=True)
         self.lm_head = self._build_lm_head(bias=config.output_bias)
@@ -108,9 +107,10 @@ class Transformer(EncoderDecoder):
 
     def reset_parameters(self) -> None:
         """Initialize all weights as the class describes."""
-        norms, positions = (nn.LayerNorm, nn.RMSNorm), (LearnedPositions, RelativePositions, T5Positions)
         for module in self.modules():
-            if isinstance(module, (MultiHeadAttention, FeedForward, *norms, *positions)):
+            if isinstance(module, Positions):
+                reset_positions(module)
+            elif isinstance(module, (MultiHeadAttention, FeedForward, nn.LayerNorm, nn.RMSNorm)):
                 module.reset_parameters()
         nn.init.xavier_uniform_(self.lm_head.weight)
         if self.lm_head.bias is not None:
@@ -129,8 +129,8 @@ class Transformer(EncoderDecoder):
 
     def new_cache(self) -> DecoderCache:
         """An empty cache for `decode`."""
-        cache_class = DecoderCache if self.config.positions in POSITIONS_IN_ATTENTION else SharedBeamCache
-        return cache_class(self.config.num_decoder_layers)
+        has_positions = any(isinstance(module, AttentionPositions) for module in self.decoder.modules())
+        return (DecoderCache if has_positions else SharedBeamCache)(self.config.num_decoder_layers)
 
     def _encode(
         self, src: Tensor, src_lengths: Tensor | None, output_attentions: bool

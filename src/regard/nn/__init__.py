@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from regard.nn.absolute_positions import AbsolutePositions as AbsolutePositions
 from regard.nn.absolute_positions import LearnedPositions as LearnedPositions
 from regard.nn.absolute_positions import NoPositions as NoPositions
 from regard.nn.absolute_positions import SinusoidalPositions as SinusoidalPositions
@@ -22,12 +23,14 @@ from regard.nn.graph_attention import GraphAttention as GraphAttention
 from regard.nn.linear_cross_entropy import TokenLoss as TokenLoss
 from regard.nn.linear_cross_entropy import linear_cross_entropy as linear_cross_entropy
 from regard.nn.multi_head_attention import MultiHeadAttention as MultiHeadAttention
+from regard.nn.positions import Positions as Positions
+from regard.nn.positions import position_classes as position_classes
 from regard.nn.relative_positions import AlibiPositions as AlibiPositions
 from regard.nn.relative_positions import AttentionPositions as AttentionPositions
 from regard.nn.relative_positions import RelativePositions as RelativePositions
-from regard.nn.relative_positions import RotaryPositions as RotaryPositions
 from regard.nn.relative_positions import T5Positions as T5Positions
-from regard.nn.relative_positions import rotary_frequencies as rotary_frequencies
+from regard.nn.rotary_positions import RotaryPositions as RotaryPositions
+from regard.nn.rotary_positions import rotary_frequencies as rotary_frequencies
 from regard.nn.self_attention import SelfAttention as SelfAttention
 from regard.nn.self_attention_2d import SelfAttention2d as SelfAttention2d
 from regard.nn.transformer_layer import Residual as Residual

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float, Int
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from regard.checks import Checks
 from regard.errors import InvalidArgument
 from regard.nn.linear import check_input
+from regard.nn.positions import Positions
 
 
 class GrowingTable(nn.Module):
@@ -45,7 +47,7 @@ class GrowingTable(nn.Module):
         return self.table
 
 
-class AbsolutePositions(nn.Module):
+class AbsolutePositions(Positions):
     """Base class of position encodings that add one vector per position."""
 
     d_model: int
@@ -86,7 +88,7 @@ class AbsolutePositions(nn.Module):
         return x + added.to(x.dtype)
 
 
-class SinusoidalPositions(GrowingTable, AbsolutePositions):
+class SinusoidalPositions(GrowingTable, AbsolutePositions, name="sinusoidal"):
     """Add sine and cosine waves with wavelengths from 2π to 10000 · 2π in geometric progression.
 
     PE(t, 2i) = sin(t / 10000^(2i / d_model)), PE(t, 2i + 1) = cos(t / 10000^(2i / d_model))
@@ -118,6 +120,23 @@ class SinusoidalPositions(GrowingTable, AbsolutePositions):
         self.d_model, self.interleaved = d_model, interleaved
         self.reset_buffers()
 
+    @classmethod
+    def from_config(cls, config: Any, *, causal: bool) -> Self:
+        return cls(config.d_model, interleaved=getattr(config, "interleaved_sinusoids", True))
+
+    @classmethod
+    def check_config(cls, config: Any, checks: Checks) -> None:
+        super().check_config(config, checks)
+        if config.d_model % 2:
+            checks.fail(f"d_model: expected an even number for sinusoidal positions, got {config.d_model}")
+
+    def describe(self) -> tuple[str, str]:
+        why = (
+            f"Sines and cosines of the position, with {self.d_model // 2} wavelengths from 2π to about 10,000 · 2π "
+            "tokens."
+        )
+        return f"sin and cos of position / 10000^(2i / {self.d_model})", why
+
     def compute_table(self, length: int) -> Tensor:
         return sinusoids(length, self.d_model, interleaved=self.interleaved)
 
@@ -125,7 +144,7 @@ class SinusoidalPositions(GrowingTable, AbsolutePositions):
         return length, self.d_model
 
 
-class LearnedPositions(AbsolutePositions):
+class LearnedPositions(AbsolutePositions, name="learned"):
     """Add a learned vector for each position.
 
     Args:
@@ -153,6 +172,13 @@ class LearnedPositions(AbsolutePositions):
         self.weight = nn.Parameter(torch.empty(max_seq_len, d_model))
         self.reset_parameters()
 
+    @classmethod
+    def from_config(cls, config: Any, *, causal: bool) -> Self:
+        return cls(config.d_model, config.max_seq_len)
+
+    def describe(self) -> tuple[str, str]:
+        return "row of the position in a learned table", "The model has learned a vector for each position."
+
     def reset_parameters(self) -> None:
         """Initialize from N(0, 1 / d_model)."""
         nn.init.normal_(self.weight, std=self.d_model**-0.5)
@@ -166,7 +192,7 @@ class LearnedPositions(AbsolutePositions):
         return self.weight
 
 
-class NoPositions(nn.Module):
+class NoPositions(Positions, name="none"):
     """Return x unchanged: the mask of a decoder or positions inside attention encode the order of tokens.
 
     Examples:
@@ -174,6 +200,10 @@ class NoPositions(nn.Module):
         >>> NoPositions()(torch.ones(1, 1, 2))
         tensor([[[1., 1.]]])
     """
+
+    @classmethod
+    def from_config(cls, config: Any, *, causal: bool) -> Self:
+        return cls()
 
     def forward(
         self, x: Float[Tensor, "batch tokens d_model"], offset: int | Int[Tensor, " batch"] = 0

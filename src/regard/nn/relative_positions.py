@@ -1,29 +1,28 @@
-"""Position encodings inside self-attention: relative vectors (Shaw), rotary (RoPE), linear biases (ALiBi) and T5."""
+"""Position encodings inside self-attention: relative vectors (Shaw), linear biases (ALiBi) and T5."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.checks import Checks
-from regard.errors import InvalidArgument
-from regard.nn.absolute_positions import GrowingTable
+from regard.nn.positions import Positions
 from regard.ops import AttentionOutput, attend
 from regard.ops.measures import DistanceHistogram, as_measures
-from regard.ops.rotary import rotate
 from regard.ops.scores import Alibi, RelativeKey, ScaledDotProduct, Score, T5RelativeBias
+from regard.ops.scores.bias import MAX_DISTANCE
 
 _HISTOGRAM = "weights by distance"  # name of the measure that `RelativePositions` adds to those of the caller
 
 
-class AttentionPositions(nn.Module):
+class AttentionPositions(Positions):
     """Base class of position encodings that `MultiHeadAttention` calls instead of `regard.attend`.
 
-    Key j is token j, and the queries are the last tokens. With a cache, each row therefore needs its own keys.
+    Key j is token j, and the queries are the last tokens. With a cache, each row therefore needs its own keys. Results
+    may depend on distances only: in a batch of a GPT, shorter sequences begin at later positions.
     """
 
     def rotate(self, heads: Float[Tensor, "batch heads tokens head_dim"], offset: int) -> Tensor:
@@ -33,6 +32,9 @@ class AttentionPositions(nn.Module):
     def score_bias(self) -> Score | None:
         """The score that is added to the scaled dot product; None adds nothing."""
         return None
+
+    def describe(self) -> tuple[str, str]:
+        return "B, a function of the distance j − i", "The layer adds a number for each distance."
 
     def forward(
         self,
@@ -46,7 +48,7 @@ class AttentionPositions(nn.Module):
         return attend(query, key, value, score=None if bias is None else ScaledDotProduct() + bias, **options)
 
 
-class RelativePositions(AttentionPositions):
+class RelativePositions(AttentionPositions, name="relative"):
     """Add a learned vector per clipped distance to the keys and another one to the values; all heads share them.
 
     outputᵢ = Σⱼ Pᵢⱼ (vⱼ + b[d]), P = softmax over j of qᵢ · (kⱼ + a[d]) / √head_dim, d = clip(j − i, −k, k)
@@ -73,6 +75,8 @@ class RelativePositions(AttentionPositions):
         torch.Size([2, 5, 16])
     """
 
+    is_shared = False  # as in the paper
+
     def __init__(self, head_dim: int, max_distance: int = 16) -> None:
         super().__init__()
         with Checks() as checks:
@@ -87,6 +91,20 @@ class RelativePositions(AttentionPositions):
         """Initialize both tables with Xavier's uniform distribution."""
         nn.init.xavier_uniform_(self.key_embedding)
         nn.init.xavier_uniform_(self.value_embedding)
+
+    @classmethod
+    def from_config(cls, config: Any, *, causal: bool) -> Self:
+        return cls(config.resolved_head_dim, **_max_distance(config))
+
+    @classmethod
+    def check_config(cls, config: Any, checks: Checks) -> None:
+        cls.check_max_distance(config, checks, 0)
+
+    def describe(self) -> tuple[str, str]:
+        why = (
+            "A learned vector for each distance is added to the key; its product with the query is added to the score."
+        )
+        return "B = Qᵢ · a[j − i] · scale", why
 
     def score_bias(self) -> RelativeKey:
         return RelativeKey(self.key_embedding)
@@ -106,62 +124,7 @@ class RelativePositions(AttentionPositions):
         return AttentionOutput(attended.output + added, attended.weights, measured)
 
 
-class RotaryPositions(GrowingTable, AttentionPositions):
-    """Rotate pairs of features of queries and keys by angles proportional to the position; see `regard.rotary`.
-
-    With n frequencies, the pairs are (0, n), (1, n + 1), ..., as in Llama. Angles are computed in float64 and stored
-    in float32; converting the model to another dtype converts them too.
-
-    Args:
-        frequencies: Angle between neighbouring tokens for each pair, in radians, as from `rotary_frequencies`.
-            The first 2n features of each head are rotated.
-
-    Raises:
-        InvalidArgument: If there is no frequency; in a call, if heads have fewer than 2n features or offset is below 0.
-
-    Memory: O(longest sequence × n): the table grows when needed.
-
-    Reference: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding", equations 15 and 34.
-
-    Examples:
-        >>> import torch
-        >>> from regard import rotary
-        >>> x = torch.randn(1, 2, 5, 8)
-        >>> positions = RotaryPositions(rotary_frequencies(8))
-        >>> torch.allclose(positions.rotate(x, 3), rotary(x, torch.arange(3, 8)), atol=1e-6)
-        True
-    """
-
-    def __init__(self, frequencies: Sequence[float]) -> None:
-        super().__init__()
-        if not frequencies:
-            raise InvalidArgument("frequencies: expected at least one, got none")
-        self.frequencies = tuple(frequencies)
-        self.reset_buffers()
-
-    def compute_table(self, length: int) -> Tensor:
-        """Cosines and sines, (2, length, n)."""
-        positions = torch.arange(length, dtype=torch.float64)
-        angles = positions[:, None] * torch.tensor(self.frequencies, dtype=torch.float64)
-        return torch.stack([angles.cos(), angles.sin()]).float()
-
-    def table_shape(self, length: int) -> tuple[int, int, int]:
-        return 2, length, len(self.frequencies)
-
-    def rotate(self, heads: Float[Tensor, "batch heads tokens head_dim"], offset: int) -> Tensor:
-        dims, head_dim = 2 * len(self.frequencies), heads.shape[3]
-        if dims > head_dim:
-            raise InvalidArgument(
-                f"heads: expected head_dim of at least {dims}, twice the number of frequencies, got {head_dim}"
-            )
-        if offset < 0:  # would slice the table from its end
-            raise InvalidArgument(f"offset: expected an int of at least 0 with rotary positions, got {offset}")
-        end = offset + heads.shape[2]
-        cos, sin = self.table_for(end)[:, offset:end].to(torch.promote_types(heads.dtype, torch.float32))
-        return rotate(heads, cos, sin)
-
-
-class AlibiPositions(AttentionPositions):
+class AlibiPositions(AttentionPositions, name="alibi"):
     """Add −slope · |i − j| to the scores, with one slope per head; see `regard.Alibi`.
 
     Args:
@@ -193,11 +156,19 @@ class AlibiPositions(AttentionPositions):
         """Compute the slopes; needed after building the module on the ``meta`` device."""
         self.slopes = Alibi.for_heads(self.num_heads).slopes
 
+    @classmethod
+    def from_config(cls, config: Any, *, causal: bool) -> Self:
+        return cls(config.num_heads)
+
+    def describe(self) -> tuple[str, str]:
+        why = "ALiBi lowers the score in proportion to the distance, in each head at its own rate."
+        return "B = −slope · |j − i|", why
+
     def score_bias(self) -> Alibi:
         return Alibi(self.slopes)
 
 
-class T5Positions(AttentionPositions):
+class T5Positions(AttentionPositions, name="t5"):
     """Add a learned bias per head and bucket of distances to the scores, as in T5; see `regard.T5RelativeBias`.
 
     As in T5, all layers of a stack can share one module. Unlike in T5, scores are divided by √head_dim.
@@ -235,27 +206,22 @@ class T5Positions(AttentionPositions):
         """Initialize all biases with 0."""
         nn.init.zeros_(self.weight)
 
+    @classmethod
+    def from_config(cls, config: Any, *, causal: bool) -> Self:
+        return cls(config.num_heads, bidirectional=not causal, **_max_distance(config))
+
+    @classmethod
+    def check_config(cls, config: Any, checks: Checks) -> None:
+        # With 32 buckets, T5 needs 8 for the smallest distances in each of two directions, and 16 in one direction.
+        cls.check_max_distance(config, checks, 17, MAX_DISTANCE)
+
+    def describe(self) -> tuple[str, str]:
+        return "B = b[bucket of j − i]", "T5 adds a learned number for each head and each range of distances."
+
     def score_bias(self) -> T5RelativeBias:
         return T5RelativeBias(self.weight, bidirectional=self.bidirectional, max_distance=self.max_distance)
 
 
-def rotary_frequencies(dims: int, base: float = 10000.0) -> list[float]:
-    """Angles between neighbouring tokens in radians, base^(−2m / dims) for each pair m.
-
-    Args:
-        dims: Number of rotated features of each head, even.
-        base: The slowest pair has a period of nearly 2π · base tokens. Default: 10000.
-
-    Raises:
-        InvalidType: If dims is not an int or base is not a number.
-        InvalidArgument: If dims is odd or below 2, or base is not above 0.
-
-    Examples:
-        >>> rotary_frequencies(4)
-        [1.0, 0.01]
-    """
-    with Checks() as checks:
-        if checks.integer("dims", dims, low=2) and dims % 2:
-            checks.fail(f"dims: expected an even int, got {dims}")
-        checks.number("base", base, above=0)
-    return [float(base) ** (-pair / dims) for pair in range(0, dims, 2)]
+def _max_distance(config: Any) -> dict[str, int]:
+    """The argument, unless the configuration leaves the default to the class."""
+    return {} if config.max_distance is None else {"max_distance": config.max_distance}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard.models import GPT, Bert
 from regard.models.encoder_decoder import EncoderDecoder
-from regard.nn.absolute_positions import LearnedPositions, SinusoidalPositions
+from regard.nn.absolute_positions import AbsolutePositions
 from regard.tracing.trace import TraceBuilder
 
 ROWS = "token feature"
@@ -44,7 +44,7 @@ def add_embedding(builder: TraceBuilder, model: Bert | GPT | EncoderDecoder, ids
         why = "A learned vector for each segment of a text; a single text is segment 0."
         terms.append("token type embedding")
         builder.add(terms[-1], "T[0]", "feature", _exact(types.weight[0]), why)
-    if isinstance(positions, (LearnedPositions, SinusoidalPositions)):
+    if isinstance(positions, AbsolutePositions):
         _add_positions(builder, positions, torch.zeros_like(x))
         x, terms = positions(x), [*terms, "position embedding"]
     if len(terms) > 1:
@@ -60,15 +60,9 @@ def add_embedding(builder: TraceBuilder, model: Bert | GPT | EncoderDecoder, ids
     return "embedding norm"
 
 
-def _add_positions(builder: TraceBuilder, positions: LearnedPositions | SinusoidalPositions, zeros: Tensor) -> None:
+def _add_positions(builder: TraceBuilder, positions: AbsolutePositions, zeros: Tensor) -> None:
     """Add the vectors of the positions, which are what the module adds to zeros (1, tokens, features)."""
-    features = zeros.shape[2]
-    formula, why = "row of the position in a learned table", "The model has learned a vector for each position."
-    if isinstance(positions, SinusoidalPositions):
-        formula = f"sin and cos of position / 10000^(2i / {features})"
-        why = (
-            f"Sines and cosines of the position, with {features // 2} wavelengths from 2π to about 10,000 · 2π tokens."
-        )
+    formula, why = positions.describe()
     why = f"Attention itself does not know the order of tokens. {why}"
     builder.add("position embedding", formula, ROWS, _exact(positions(zeros)[0]), why)
 

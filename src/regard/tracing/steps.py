@@ -9,13 +9,10 @@ from torch import Tensor
 
 from regard.nn import (
     AdditiveAttention,
-    AlibiPositions,
     AttentionPositions,
     MultiHeadAttention,
     RelativePositions,
-    RotaryPositions,
     SelfAttention,
-    T5Positions,
 )
 from regard.ops import AttentionOutput, WeightMatrix
 from regard.ops import weights as weights_of
@@ -53,7 +50,7 @@ def add_multi_head(
     ]
     query, key, value = add_projections(builder, projections, [tensor[0] for tensor in inputs])
     request = output.weights.request
-    if isinstance(layer.positions, RotaryPositions):
+    if layer.positions is not None and type(layer.positions).rotate is not AttentionPositions.rotate:
         how = "each pair of features rotated by the angle of its position"
         why = "Turning query and key by their positions makes their product depend on the distance between the tokens."
         query = add("rotated query", f"Q, {how}", "head query dim", request.query[0], why)
@@ -169,7 +166,7 @@ def add_attention(
     bias = None if positions is None else positions.score_bias()
     if positions is not None and bias is not None:
         added = weights_of(query[None], key[None], score=bias, scale=scale).scores.dense()[0]
-        formula, why = _explain_bias(positions)
+        formula, why = positions.describe()
         add("position bias", formula, "head query key", added, why)
         add("biased scores", "scaled scores + B", "head query key", scaled + added)
     shares = add_softmax(builder, weights, split=split_softmax)
@@ -229,20 +226,3 @@ def _add_scaled_scores(builder: TraceBuilder, scores: Tensor, dims: int, scale: 
             "just because heads are large."
         )
     return builder.add("scaled scores", f"S · {root}", "head query key", scores * scale, why)
-
-
-def _explain_bias(positions: AttentionPositions) -> tuple[str, str]:
-    """The formula of the bias that position encodings add to the scores, and what it does."""
-    if isinstance(positions, AlibiPositions):
-        return (
-            "B = −slope · |j − i|",
-            "ALiBi lowers the score in proportion to the distance, in each head at its own rate.",
-        )
-    if isinstance(positions, T5Positions):
-        return "B = b[bucket of j − i]", "T5 adds a learned number for each head and each range of distances."
-    if isinstance(positions, RelativePositions):
-        why = (
-            "A learned vector for each distance is added to the key; its product with the query is added to the score."
-        )
-        return "B = Qᵢ · a[j − i] · scale", why
-    return "B, a function of the distance j − i", "The layer adds a number for each distance."
