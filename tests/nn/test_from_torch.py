@@ -260,9 +260,15 @@ def from_state_dict(layer: nn.Module, options: dict) -> TransformerLayer:
     return made.train(layer.training)
 
 
+def option_names(options):
+    """The same in every process, which the address of a function is not."""
+    values = (getattr(value, "__name__", value) for value in options.values())
+    return ", ".join(f"{name}={value}" for name, value in zip(options, values, strict=True)) or "defaults"
+
+
 @pytest.mark.parametrize("source", ["layer", "state dict"])
 @pytest.mark.parametrize("masks", [None, "bool", "float"])
-@pytest.mark.parametrize("options", LAYER_OPTIONS, ids=str)
+@pytest.mark.parametrize("options", LAYER_OPTIONS, ids=option_names)
 def test_an_encoder_layer_equals_torchs(options, masks, source):
     torch_layer = make_torch_layer(nn.TransformerEncoderLayer, **options)
     from_torch = TransformerLayer.from_torch
@@ -279,7 +285,7 @@ def test_an_encoder_layer_equals_torchs(options, masks, source):
 
 @pytest.mark.parametrize("source", ["layer", "state dict"])
 @pytest.mark.parametrize("masks", [None, "bool", "float"])
-@pytest.mark.parametrize("options", LAYER_OPTIONS, ids=str)
+@pytest.mark.parametrize("options", LAYER_OPTIONS, ids=option_names)
 def test_a_decoder_layer_equals_torchs(options, masks, source):
     torch_layer = make_torch_layer(nn.TransformerDecoderLayer, **options)
     from_torch = TransformerLayer.from_torch
