@@ -15,6 +15,7 @@ from regard.nn import (
     AbsolutePositions,
     AttentionPositions,
     DecoderCache,
+    Positions,
     RotaryPositions,
     SharedBeamCache,
     position_classes,
@@ -154,3 +155,26 @@ def test_a_named_class_without_from_config_and_a_name_that_is_taken_are_refused(
 def test_distances_that_positions_do_not_have_are_refused(positions, distance, expected):
     with pytest.raises(InvalidArgument, match=f"max_distance: expected {expected}"):
         TransformerConfig(9, positions=positions, max_distance=distance)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_positions_of_embeddings_need_no_base_class_of_tables(tmp_path, kind):
+    class Ramp(Positions, name="ramp"):
+        """Adds a number that grows with the position to all features."""
+
+        @classmethod
+        def from_config(cls, config, *, causal):
+            return cls()
+
+        def forward(self, x: Tensor, offset: int | Tensor = 0) -> Tensor:
+            first = offset[:, None] if isinstance(offset, Tensor) else offset
+            return x + 0.1 * (first + torch.arange(x.shape[1])).clamp(min=0)[..., None] * torch.arange(x.shape[2])
+
+    model = make(kind, "ramp")
+    assert difference(model) < 1e-4
+    assert difference_after_saving(model, tmp_path) < 1e-6
+    ids = torch.arange(3, 9)[None]
+    output, other = (
+        each(ids, ids)[0] if kind == "transformer" else each(ids)[0] for each in (model, make(kind, "none"))
+    )
+    assert not torch.allclose(output, other, atol=1e-3)

@@ -29,7 +29,7 @@ def close(value, expected):
 
 
 @pytest.mark.parametrize("layer", [0, 1])
-@pytest.mark.parametrize("kind", ["bert", "gpt2", "llama"])
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "gemma"])
 def test_weights_and_hidden_states_are_those_of_transformers(tmp_path, kind, layer):
     stack = {"bert": "encoder"}.get(kind, "decoder")
     reference = getattr(transformers_models, kind)()
@@ -41,12 +41,14 @@ def test_weights_and_hidden_states_are_those_of_transformers(tmp_path, kind, lay
         close(trace["input" if kind == "bert" else "hidden state"], hidden)
         assert "token embedding" not in trace
     else:
-        last = {"bert": "embedding norm", "gpt2": "embedding", "llama": "token embedding"}[kind]
+        last = {"bert": "embedding norm", "gpt2": "embedding", "llama": "token embedding", "gemma": "scaled embedding"}[
+            kind
+        ]
         close(trace[last], hidden)
         close(trace["token embedding"], reference.get_input_embeddings().weight[IDS])
     if kind == "gpt2":
         close(trace["input"], reference.transformer.h[layer].ln_1(hidden))
-    if kind == "llama":
+    if kind in ("llama", "gemma"):
         close(trace["input"], reference.model.layers[layer].input_layernorm(hidden))
         assert "rotated query" in trace
         assert "mean" not in trace

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard.errors import InvalidType
 from regard.models.config import Norm, TransformerLayerConfig
-from regard.nn.absolute_positions import AbsolutePositions, NoPositions
+from regard.nn.absolute_positions import NoPositions
 from regard.nn.feed_forward import FeedForward
 from regard.nn.linear import Linear
 from regard.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy
@@ -71,10 +71,10 @@ def has_attention_positions(config: TransformerLayerConfig) -> bool:
     return issubclass(position_classes()[config.positions], AttentionPositions)
 
 
-def embedding_positions(config: TransformerLayerConfig, *, causal: bool = False) -> AbsolutePositions | NoPositions:
+def embedding_positions(config: TransformerLayerConfig, *, causal: bool = False) -> Positions:
     """The positions that are added to embeddings."""
     cls = position_classes()[config.positions]
-    return cls.from_config(config, causal=causal) if issubclass(cls, AbsolutePositions) else NoPositions()
+    return NoPositions() if issubclass(cls, AttentionPositions) else cls.from_config(config, causal=causal)
 
 
 def attention_positions(

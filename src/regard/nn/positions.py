@@ -8,15 +8,17 @@ from typing import Any, ClassVar, Self
 from torch import nn
 
 from regard.checks import Checks
-from regard.errors import InvalidArgument, InvalidType
+from regard.errors import InvalidArgument, InvalidType, short_repr
 
 
 class Positions(nn.Module):
     """Base class of position encodings: of those added to embeddings, and of those inside attention.
 
-    A class with a name is what models build for that name as ``positions`` in their configuration. It has one method
-    more, `from_config`. Nothing else has to know the class: whether caches may mix the tokens of beams follows from
-    whether it is inside attention.
+    A class with a name is what models build for that name as ``positions`` in their configuration; it needs the method
+    `from_config`. Models add the positions to embeddings, as ``positions(x, offset)``, unless the class is a subclass
+    of `AttentionPositions`. Parameters that do not start as the model's other matrices need a method
+    ``reset_parameters``, and buffers, which are not saved, a method ``reset_buffers``. Nothing else has to know the
+    class: whether the beams of a search may share a cache follows from where the positions are.
 
     Attributes:
         name: Set by ``class Alibi(AttentionPositions, name="alibi")``; None for a class that models cannot build.
@@ -40,7 +42,9 @@ class Positions(nn.Module):
             raise InvalidType(f"{cls.__name__}: expected a classmethod from_config(config, *, causal), got none")
         builtin = position_classes().get(name or "")
         if builtin is not None and _is_builtin(builtin):
-            raise InvalidArgument(f"name: expected another name than that of {builtin.__name__}, got {name!r}")
+            raise InvalidArgument(
+                f"name: expected another name than that of {builtin.__name__}, got {short_repr(name)}"
+            )
         cls.name = name
 
     @classmethod

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from regard.models import GPT, Bert
 from regard.models.encoder_decoder import EncoderDecoder
-from regard.nn.absolute_positions import AbsolutePositions
+from regard.nn.absolute_positions import NoPositions
+from regard.nn.positions import Positions
 from regard.tracing.trace import TraceBuilder
 
 ROWS = "token feature"
@@ -26,7 +27,7 @@ def add_embedding(builder: TraceBuilder, model: Bert | GPT | EncoderDecoder, ids
     """
     is_pair = isinstance(model, EncoderDecoder)
     table: nn.Embedding = getattr(model, f"{side}_embedding") if is_pair else model.token_embedding
-    positions: nn.Module = getattr(model, f"{side}_positions") if is_pair else model.positions
+    positions: Positions = getattr(model, f"{side}_positions") if is_pair else model.positions
     size, features = table.weight.shape
     x = table(ids)
     why = f"The embedding table has a learned row of {features} numbers for each of {size:,} tokens."
@@ -44,7 +45,7 @@ def add_embedding(builder: TraceBuilder, model: Bert | GPT | EncoderDecoder, ids
         why = "A learned vector for each segment of a text; a single text is segment 0."
         terms.append("token type embedding")
         builder.add(terms[-1], "T[0]", "feature", _exact(types.weight[0]), why)
-    if isinstance(positions, AbsolutePositions):
+    if not isinstance(positions, NoPositions):
         _add_positions(builder, positions, torch.zeros_like(x))
         x, terms = positions(x), [*terms, "position embedding"]
     if len(terms) > 1:
@@ -60,7 +61,7 @@ def add_embedding(builder: TraceBuilder, model: Bert | GPT | EncoderDecoder, ids
     return "embedding norm"
 
 
-def _add_positions(builder: TraceBuilder, positions: AbsolutePositions, zeros: Tensor) -> None:
+def _add_positions(builder: TraceBuilder, positions: Positions, zeros: Tensor) -> None:
     """Add the vectors of the positions, which are what the module adds to zeros (1, tokens, features)."""
     formula, why = positions.describe()
     why = f"Attention itself does not know the order of tokens. {why}"
