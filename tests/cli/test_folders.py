@@ -101,7 +101,10 @@ def test_an_unsupported_model_is_refused_before_its_texts_are_read(regard, tmp_p
     (tmp_path / "texts").write_text("a text without a tab\n")
     result = regard("evaluate", tmp_path / "texts", "--model", tmp_path)
     assert (result.code, result.out) == (2, "")
-    assert "model_type: expected one of bert, gpt2, llama, marian, mistral, qwen2, roberta, got 't5'" in result.err
+    assert (
+        "model_type: expected one of bert, gemma, gpt2, llama, marian, mistral, pegasus, qwen2, roberta, got 't5'"
+        in result.err
+    )
 
 
 def test_a_model_of_another_kind_is_refused_with_its_command(regard, recurrent, tmp_path):
