@@ -10,7 +10,7 @@ import transformers as hf
 from typer.main import get_command
 
 from helpers.char_model import trained_writer
-from helpers.transformers_models import T5, tokenizer
+from helpers.transformers_models import T5, pegasus, tokenizer
 from regard.cli.main import app
 from regard.cli.models import load_any, resolve_dtype
 from regard.generation import beam_search
@@ -153,3 +153,10 @@ def test_a_text_that_is_too_long_is_named(regard, verb, lines, origin, tmp_path,
     result = regard(verb, "--file", file, *lines, "--model", "minilm")
     assert result.code == 2
     assert f"regard: {origin.format(file)}expected at most 512 tokens, got 60" in result.err
+
+
+def test_a_pegasus_whose_tokenizer_only_transformers_reads_is_watched(tmp_path, monkeypatch):
+    pegasus().save_pretrained(tmp_path)
+    (tmp_path / "spiece.model").touch()
+    monkeypatch.setattr("regard.watching.TransformersModel.load", lambda folder, **options: "watched")
+    assert load_any(tmp_path) == "watched"

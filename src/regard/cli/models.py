@@ -24,6 +24,8 @@ MODELS = {
     "show": "a text encoder",
 }
 """Commands, and the models that they run."""
+PEGASUS_TOKENIZER = "spiece.model"
+"""The tokenizer of original Pegasus checkpoints, which only transformers reads."""
 
 
 def load_any(folder: Path | None, *, dtype: str = "float32", device: str = "cpu", pairs: bool = False) -> AnyModel:
@@ -49,7 +51,9 @@ def load_any(folder: Path | None, *, dtype: str = "float32", device: str = "cpu"
     architecture = None if path is None else model_class(path)
     can_watch = path is not None and _is_transformers_checkpoint(path)
     model = None
-    if not can_watch or (architecture is not None and not (pairs and architecture is Bert)):
+    has_tokenizer = path is None or not (path / PEGASUS_TOKENIZER).is_file() or (path / "tokenizer.json").is_file()
+    can_load = architecture is not None and has_tokenizer
+    if not can_watch or (can_load and not (pairs and architecture is Bert)):
         try:
             model = load(path, **options)
         except UnsupportedCheckpoint:
