@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import fill
 from typing import Annotated
 
 import typer
 
 from regard.errors import InvalidArgument, InvalidFile
+
+
+def _print_keys(value: bool) -> None:
+    if not value:
+        return
+    from regard.training.recipe_keys import keys_of_all_tasks
+
+    for heading, keys in keys_of_all_tasks().items():
+        typer.echo(f"{heading}\n")
+        for key in keys:
+            typer.echo(f"  --{key.name}  {f'default {key.default}' if key.default else 'required'}")
+            if key.meaning:
+                typer.echo(fill(key.meaning, width=100, initial_indent=" " * 6, subsequent_indent=" " * 6))
+        typer.echo()
+    raise typer.Exit
 
 
 def train(
@@ -17,10 +33,15 @@ def train(
     ],
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint of the run.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the recipe and its files; train nothing.")] = False,
+    _help_keys: Annotated[
+        bool,
+        typer.Option("--help-keys", callback=_print_keys, is_eager=True, help="List all keys of recipes and end."),
+    ] = False,
 ) -> None:
     r"""Train a model from a YAML recipe, on your own texts or on those of the package.
 
-    `--section.key value` after the recipe sets any key; `recipe.yaml` in the run folder lists every key with its value.
+    `--section.key value` after the recipe sets any key. `--help-keys` lists all keys with defaults and meanings;
+    `recipe.yaml` in the run folder has every key with its value.
 
         regard train toy-translation
         regard train toy-translation --output_dir runs/mine \

@@ -18,7 +18,9 @@ from regard.training.recipe_errors import contains_type
 class Section(BaseModel):
     """A section of a recipe. Unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, coerce_numbers_to_str=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
     @pydantic.field_validator("*", mode="before")
     @classmethod

@@ -1,0 +1,100 @@
+"""The keys of recipes with their defaults and meanings, from the sections themselves."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, get_args
+
+from pydantic.fields import FieldInfo
+
+from regard.training.recipe import TASKS, recipe_class
+from regard.training.recipe_sections import Section
+
+
+class RecipeKey(NamedTuple):
+    """A key of a recipe.
+
+    Args:
+        name: With its sections: ``trainer.max_steps``.
+        default: As in YAML; empty for a key that is required.
+        meaning: One or two sentences.
+    """
+
+    name: str
+    default: str
+    meaning: str
+
+
+def recipe_keys(task: str) -> dict[str, list[RecipeKey]]:
+    """The keys of the recipes of a task, in their order: under ``""``, and those of each architecture under its name.
+
+    Examples:
+        >>> keys = {key.name: key for key in recipe_keys("classification")[""]}
+        >>> keys["validation.patience"].default, keys["trainer.max_steps"].default
+        ('null', '')
+    """
+    fields = dict(recipe_class(task).model_fields)
+    del fields["task"]
+    models = {_architecture(section): list(_model_keys(section)) for section in _sections(fields.pop("model"))}
+    return {"": list(_keys_of(fields, "")), **models}
+
+
+def keys_of_all_tasks() -> dict[str, list[RecipeKey]]:
+    """Keys by heading: those that all tasks have, the others of each task, and those of each architecture."""
+    keys = {task: recipe_keys(task) for task in TASKS}
+    own = {task: groups.pop("") for task, groups in keys.items()}
+    shared = [key for key in next(iter(own.values())) if all(key in others for others in own.values())]
+    groups = {"all tasks": shared}
+    for task, models in keys.items():
+        groups[f"task: {task}"] = [key for key in own[task] if key not in shared]
+        groups |= {f"task: {task}, {name}": fields for name, fields in models.items()}
+    return groups
+
+
+def _keys_of(fields: Mapping[str, FieldInfo], prefix: str) -> Iterator[RecipeKey]:
+    for name, field in fields.items():
+        sections = _sections(field)
+        for section in sections:
+            yield from _keys_of(section.model_fields, f"{prefix}{name}.")
+        if not sections:
+            yield RecipeKey(f"{prefix}{name}", _default(field), _one_line(field.description or ""))
+
+
+def _model_keys(section: type[Section]) -> Iterator[RecipeKey]:
+    """The fields of a model's config, whose docstring has their meanings."""
+    meanings: dict[str, str] = {}
+    for config in reversed(getattr(getattr(section, "config_type", None), "__mro__", ())):
+        entries = re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", inspect.cleandoc(config.__doc__ or ""), re.MULTILINE)
+        meanings |= {name: _one_line(text) for name, text in entries}
+    fields = {name: field for name, field in section.model_fields.items() if name != "architecture"}
+    for key in _keys_of(fields, "model."):
+        yield key._replace(meaning=key.meaning or meanings.get(key.name.removeprefix("model."), ""))
+
+
+def _architecture(section: type[Section]) -> str:
+    fields = section.model_fields
+    is_pretrained = "checkpoint" in fields and fields["checkpoint"].is_required()
+    return f"model.architecture: {fields['architecture'].default}" + ", pretrained" * is_pretrained
+
+
+def _sections(field: FieldInfo) -> list[type[Section]]:
+    """The sections that a field may hold."""
+
+    def find(annotation: Any) -> Iterator[type[Section]]:
+        if isinstance(annotation, type) and issubclass(annotation, Section):
+            yield annotation
+        for part in get_args(annotation):
+            yield from find(part)
+
+    return list(find(field.annotation))
+
+
+def _default(field: FieldInfo) -> str:
+    return "" if field.is_required() else json.dumps(field.get_default(), default=str, ensure_ascii=False)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.replace("``", "`").split())
