@@ -287,3 +287,20 @@ def test_scores_of_generated_texts_in_every_alphabet_for_two_hundred_texts():
     assert generation_metrics(alike)["self_bleu"] == pytest.approx(generation_metrics(alike[:200])["self_bleu"], abs=1)
     with pytest.raises(InvalidType, match="texts: expected a sequence of str, got str; pass a list"):
         generation_metrics("abc def")
+
+
+@pytest.mark.parametrize(
+    ("hypothesis", "words"),
+    [("Er geht fort", "3 words"), ("Ja", "1 word"), ("Er geht fort.", None), ("Er geht weit weg", None)],
+)
+def test_a_bleu_of_0_of_short_translations_gets_a_note(regard, tmp_path, hypothesis, words):
+    for name, text in (("source", "He leaves."), ("reference", "Er geht fort"), ("hypotheses", hypothesis)):
+        (tmp_path / name).write_text(text + "\n")
+    files = [item for name in ("source", "reference", "hypotheses") for item in (f"--{name}", tmp_path / name)]
+    result = regard("evaluate", *files)
+    assert result.code == 0, result.err
+    if words is None:
+        assert "note" not in result.err
+    else:
+        note = f"note: BLEU is 0, because it counts sequences of 4 words, and the longest translation has {words}\n"
+        assert result.err == note

@@ -104,9 +104,8 @@ def evaluate(
         return
     sources, references = _read_test(test, source, reference or [])
     inputs = [path for path in (test, source, *(reference or ()), hypotheses) if path is not None]
-    with (
-        nullcontext() if output is None else open_output(output, inputs) as file
-    ):  # opened before anything is translated
+    opened = nullcontext() if output is None else open_output(output, inputs)
+    with opened as file:  # before anything is translated
         if hypotheses is not None:
             from regard.pipelines.evaluation import score_translations
 
@@ -119,6 +118,12 @@ def evaluate(
     _print_scores(scores, as_json)
     if tokenize == "13a" and 2 * sum(line.endswith(" .") for line in scores.translations) > len(scores.translations):
         note("this text looks tokenized; `--tokenize none` takes its words as they are")
+    if scores.bleu.score == 0:
+        from regard.metrics.translation import max_words
+
+        if (longest := max_words(scores.translations, tokenize)) < 4:
+            words = "1 word" if longest == 1 else f"{longest} words"
+            note(f"BLEU is 0, because it counts sequences of 4 words, and the longest translation has {words}")
 
 
 def _evaluate_text_model(command: str, model: Path | None, test: Path, dtype: str, device: str) -> dict[str, Any]:

@@ -76,6 +76,17 @@ def corpus_scores(
     return scores
 
 
+def max_words(hypotheses: Sequence[str], tokenize: str = "13a") -> int:
+    """Number of words of the longest text, as BLEU counts them; below 4, its n-grams, BLEU is 0.
+
+    Examples:
+        >>> max_words(["Er geht.", "Guten Tag"])
+        3
+    """
+    tokenizer = BLEU(tokenize=tokenize, force=True).tokenizer
+    return max((len(tokenizer(text.rstrip()).split()) for text in hypotheses), default=0)
+
+
 def check_references(checks: Checks, name: str, texts: Any, references: Any, tokenize: Any) -> None:
     """Check arguments of `corpus_scores`; ``name`` is what messages call the texts."""
     checks.choice("tokenize", tokenize, TOKENIZERS)
