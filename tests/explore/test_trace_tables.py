@@ -88,7 +88,7 @@ def test_a_head_is_shown_with_the_keys_that_it_shares():
 
 
 def test_tokens_are_labeled_as_everywhere_else():
-    tokens = ["The", "ĠcafÃ©", "hel@@", "lo", "dog</w>", "Ċ"]
+    tokens = ["The", "ĠcafÃ©", "gar@@", "den", "dog</w>", "Ċ"]
     x = torch.randn(1, 6, 4, generator=torch.Generator().manual_seed(0))
     trace = trace_layer(regard.nn.MultiHeadAttention(4, 1), x, tokens=tokens)
     (table,) = step_tables(step_of(trace, "weights"))

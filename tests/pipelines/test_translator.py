@@ -272,3 +272,16 @@ def test_a_line_without_a_visible_character_has_an_empty_translation(line):
     assert both[1] == translator.translate(["Thank you."])[0]
     with pytest.raises(InvalidArgument, match="text: expected a text, got an empty one"):
         translator.record(line)
+
+
+def test_progress_is_reported_within_a_long_line(monkeypatch):
+    translator = Translator.load()
+    monkeypatch.setattr(translator, "max_batch_tokens", 400)
+    steps = []
+    long = "The cat sat on the mat. " * 200
+    expected = translator.translate([long, ""])
+    assert translator.translate([long, ""], progress=steps.append) == expected
+    assert len(steps) > 3
+    assert sum(steps) == pytest.approx(2)
+    translator.translate([""], progress=steps.append)
+    assert steps[-1] == 1

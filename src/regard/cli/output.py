@@ -59,7 +59,7 @@ def stdin_is_terminal() -> bool:
 
 
 @contextmanager
-def progress(description: str, total: int | None, unit: str = "lines") -> Iterator[Callable[[int], None]]:
+def progress(description: str, total: int | None, unit: str = "lines") -> Iterator[Callable[[float], None]]:
     """Show a progress bar on stderr, unless stderr is not a terminal or lines are typed in one by one.
 
     Args:
@@ -68,7 +68,7 @@ def progress(description: str, total: int | None, unit: str = "lines") -> Iterat
         unit: What is counted.
 
     Yields:
-        A function that advances the bar by a number of units.
+        A function that advances the bar by a number of units, or a fraction of one.
     """
     if not sys.stderr.isatty() or (total is None and stdin_is_terminal()):
         yield lambda count: None

@@ -159,8 +159,8 @@ def translate_lines(
     with progress("translating", total) as advance:
         while part := list(islice(remaining, chunk)):
             names, texts = zip(*part, strict=True)
-            yield from zip(names, texts, translator.translate(texts, line_names=names, **options), strict=True)
-            advance(len(part))
+            translations = translator.translate(texts, line_names=names, progress=advance, **options)
+            yield from zip(names, texts, translations, strict=True)
 
 
 def named_lines(path: Path) -> Iterator[tuple[str, str]]:

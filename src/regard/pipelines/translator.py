@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -110,6 +110,7 @@ class Translator(Pipeline[EncoderDecoder]):
         length_penalty: float | None = None,
         sampling: SamplingParams | None = None,
         line_names: Sequence[str] | None = None,
+        progress: Callable[[float], None] | None = None,
     ) -> list[list[Translation]]:
         """Translate each line.
 
@@ -123,6 +124,8 @@ class Translator(Pipeline[EncoderDecoder]):
             length_penalty: As for `regard.generation.beam_search`. Default: 1.
             sampling: Sample translations. Default: beam search.
             line_names: Name of each line in error messages. Default: ``lines[0]``, ``lines[1]``, ...
+            progress: Called after each batch with the number of lines that it is worth; all calls add up to the number
+                of lines, and a long line is several calls.
 
         Returns:
             Up to nbest translations of each line, best first; one of an empty line.
@@ -145,7 +148,9 @@ class Translator(Pipeline[EncoderDecoder]):
         if sampling is not None:  # one generator for all batches, so that equal lines get different samples
             options = {"nbest": nbest, "sampling": vars(sampling.with_generator(self.device))}
         parts = self._split_long_lines(lines, line_names)
-        results = iter(self._translate_parts([ids for line in parts for ids in line], options))
+        sources = [ids for line in parts for ids in line]
+        advance = _in_units(progress, len(lines), len(sources))
+        results = iter(self._translate_parts(sources, options, advance))
         penalty = None if sampling is not None else search.get("length_penalty", 1.0)  # the default of beam_search
         return [self._join_parts([part for _ in line for part in next(results)], penalty) for line in parts]
 
@@ -259,13 +264,22 @@ class Translator(Pipeline[EncoderDecoder]):
         """Token ids of each sentence."""
         return [ids for ids in self.tokenizer.encode(split_sentences(line)) if ids]
 
-    def _translate_parts(self, parts: Sequence[list[int]], options: dict[str, Any]) -> list[list[list[Hypothesis]]]:
+    def _translate_parts(
+        self, parts: Sequence[list[int]], options: dict[str, Any], advance: Callable[[int], None]
+    ) -> list[list[list[Hypothesis]]]:
         """Hypotheses of each part; if they are cut and the part has several sentences, those of each sentence."""
 
-        def run(sources: Sequence[list[int]]) -> list[list[Hypothesis]]:
-            return self._run_batched(sources, lambda batch: self._generate(batch, **options), EXTRA_TOKENS_PER_LINE)
+        def run(
+            sources: Sequence[list[int]], advance: Callable[[int], None] = lambda count: None
+        ) -> list[list[Hypothesis]]:
+            def generate(batch: list[list[int]]) -> list[list[Hypothesis]]:
+                hypotheses = self._generate(batch, **options)
+                advance(len(batch))
+                return hypotheses
 
-        results = [[hypotheses] for hypotheses in run(parts)]
+            return self._run_batched(sources, generate, EXTRA_TOKENS_PER_LINE)
+
+        results = [[hypotheses] for hypotheses in run(parts, advance)]
         cut = [index for index, (hypotheses,) in enumerate(results) if not hypotheses[0].finished]
         sentences = {index: self._encode_sentences(self.tokenizer.decode([parts[index]])[0]) for index in cut}
         sentences = {index: sources for index, sources in sentences.items() if len(sources) > 1}
@@ -322,3 +336,12 @@ class Translator(Pipeline[EncoderDecoder]):
         log_probs = [part.score * length**length_penalty for part, length in zip(parts, lengths, strict=True)]
         confidence = min(map(model, log_probs, lengths))
         return confidence, confidence >= model.threshold
+
+
+def _in_units(progress: Callable[[float], None] | None, total: int, count: int) -> Callable[[int], None]:
+    """A function that reports each of count parts as its share of the total; without parts, all is done."""
+    if progress is None:
+        return lambda parts: None
+    if not count:
+        progress(total)
+    return lambda parts: progress(parts * total / count)
