@@ -168,6 +168,8 @@ def call_nn():
     for mask in (None, Causal(), dense):
         attention()(x, mask=mask, measure="entropy").output.sum().backward()
     attention()(x, memory), attention()(x, memory, memory * 2)
+    padding = torch.zeros(BATCH, QUERIES, dtype=torch.bool)
+    attention()(x, attn_mask=torch.zeros(QUERIES, QUERIES), key_padding_mask=padding)
     for positions in (
         nn.RelativePositions(4, 2),
         nn.RotaryPositions(nn.rotary_frequencies(4)),
