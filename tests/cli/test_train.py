@@ -136,7 +136,8 @@ finally:
         "data.train, data.valid",
         "data.folder",
         "source, tab, target",
-        "recipe.yaml in the run folder lists every key",
+        "--help-keys lists all keys with defaults and meanings",
+        "recipe.yaml in the run folder has every key",
     ):
         assert part in re.sub(r"\s+", " ", text), part
     assert max(map(len, text.splitlines())) <= 80
@@ -207,3 +208,11 @@ def test_resuming_lists_the_runs_that_exist(regard, recipe):
     for name in ("last", "best"):
         shutil.rmtree(folder / name, ignore_errors=True)
     assert "nothing was saved before: starting from the beginning" in log("--resume")
+
+
+def test_help_keys_lists_every_key_without_a_recipe(regard):
+    result = regard("train", "--help-keys")
+    assert result.code == 0, result.err
+    assert "--trainer.max_steps  required\n      Optimizer steps.\n" in result.out
+    assert "--validation.patience  default null\n      Stop after this many validations" in result.out
+    assert "task: causal_lm, model.architecture: llama\n\n  --model.d_model  default 4096\n" in result.out
