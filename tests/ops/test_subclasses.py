@@ -120,7 +120,7 @@ def layout(mask):
     """Where the blocks of the streaming kernel lie, and in which keys each of them masks nothing."""
     request = make_request(*TENSORS[:2], mask=mask)
     streams = partition(request, replace(CPU, rows=5), 1)
-    return [(block.index, block.full_key_range()) for stream in streams for block in stream]
+    return [(block.index, block.full_keys) for stream in streams for block in stream]
 
 
 def test_a_subclass_that_keeps_allowed_keeps_all_hints(subtests):

@@ -133,8 +133,9 @@ def test_a_kernel_that_a_folder_names_is_not_loaded(folders, tmp_path):
 
 
 def test_the_commands_that_take_a_model_are_known():
-    """Those without ``--model`` load no model folder; a new one is listed, or takes its model as ``--model``."""
-    without = {name for name, command in COMMANDS.items() if "model" not in {each.name for each in command.params}}
+    """The others load no model folder; a new one is listed, or takes its model as ``--model`` or ``RUN``."""
+    names = {name: {each.name for each in command.params} for name, command in COMMANDS.items()}
+    without = {name for name, parameters in names.items() if parameters.isdisjoint({"model", "run"})}
     assert without == WITHOUT_MODEL
 
 
@@ -146,9 +147,11 @@ def test_no_command_runs_code(folders, command, kind, monkeypatch, capsys, tmp_p
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data.tsv").write_text(f"{TEXT}\t{TEXT}\n")
     values = {"text": TEXT, "prompt": TEXT, "file": "data.tsv", "files": "data.tsv", "test": "data.tsv"}
+    values["run"] = str(folder)
     arguments = [values[each.name] for each in COMMANDS[command].params if each.param_type_name == "argument"]
     extra = ["--segment", "a=the"] if command == "segments" else []
-    monkeypatch.setattr(sys, "argv", ["regard", command, *arguments, *extra, "--model", str(folder)])
+    extra += [] if command == "export" else ["--model", str(folder)]
+    monkeypatch.setattr(sys, "argv", ["regard", command, *arguments, *extra])
     with pytest.raises(SystemExit) as end:
         main()
     assert not canary.exists()
