@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from itertools import chain
 
-import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from helpers.ops.cases import MASKS, masks, measures
+from helpers.ops.cases import masks, measures
 from regard.ops import attend, weights
 from regard.ops.kernels.blocks import BlockSizes, accelerator_sizes, partition, sizes_on
 from regard.ops.kernels.blockwise import Blockwise
@@ -56,40 +55,43 @@ def evaluate(mask, kernel):
     return [att.output, *results, *torch.autograd.grad(loss, (query, key, value))]
 
 
-@pytest.mark.parametrize("name", MASKS)
-def test_results_and_gradients_are_those_of_a_cpu(name):
-    mask = masks(*SHAPE)[name]
-    for actual, expected in zip(evaluate(mask, MANY_BLOCKS), evaluate(mask, Blockwise()), strict=True):
-        torch.testing.assert_close(actual, expected, rtol=1e-11, atol=1e-11)
+def test_results_and_gradients_are_those_of_a_cpu(subtests):
+    for name, mask in masks(*SHAPE).items():
+        with subtests.test(mask=name):
+            for actual, expected in zip(evaluate(mask, MANY_BLOCKS), evaluate(mask, Blockwise()), strict=True):
+                torch.testing.assert_close(actual, expected, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", MASKS)
-def test_a_part_of_the_matrix(name):
+def test_a_part_of_the_matrix(subtests):
     query, key, _ = tensors(grad=False)
-    mask = masks(*SHAPE)[name]
     selection = {"batch": [1], "heads": [3, 0], "queries": [30, 2, 3, 17, 0]}
-    actual, expected = (weights(query, key, mask=mask, kernel=kernel).at(**selection) for kernel in (MANY_BLOCKS, None))
-    torch.testing.assert_close(actual.entropy(), expected.entropy())
-    torch.testing.assert_close(actual.received(), expected.received())
+    for name, mask in masks(*SHAPE).items():
+        with subtests.test(mask=name):
+            kernels = MANY_BLOCKS, None
+            actual, expected = (weights(query, key, mask=mask, kernel=each).at(**selection) for each in kernels)
+            torch.testing.assert_close(actual.entropy(), expected.entropy())
+            torch.testing.assert_close(actual.received(), expected.received())
 
 
-@pytest.mark.parametrize("name", [name for name in MASKS if not name.startswith(("neighbours", "no edges", "block"))])
-def test_nothing_is_read_between_blocks(name):
+def test_nothing_is_read_between_blocks(subtests):
     """Graphs have a kernel of their own, and a block mask is read from a copy on the CPU."""
+    for name, mask in masks(*SHAPE).items():
+        if not name.startswith(("neighbours", "no edges", "block")):
+            with subtests.test(mask=name):
+                assert reads(mask, MANY_BLOCKS) == reads(mask, ONE_BLOCK)
+
+
+def reads(mask, kernel):
+    """What a forward and a backward pass and a part of the matrix read."""
     query, key, value = tensors()
-    mask, measured = masks(*SHAPE)[name], measures(*SHAPE[2:])
-    measured = {name: measure for name, measure in measured.items() if measure.builtin}
+    measured = {name: measure for name, measure in measures(*SHAPE[2:]).items() if measure.builtin}
     score = ScaledDotProduct() + Bias(torch.randn(4, 31, 37, dtype=torch.float64, requires_grad=True))
-
-    def reads(kernel):
-        with Reads() as recorded:
-            att = attend(query, key, value, mask=mask, score=score, measure=measured, kernel=kernel)
-            results = [each for each in att.measured.values() if isinstance(each, torch.Tensor)]
-            torch.autograd.grad(att.output.sum() + sum(each.sum() for each in results), (query, key, value))
-            weights(query, key, mask=mask, kernel=kernel).at(queries=torch.arange(0, 31, 3)).entropy()
-        return recorded.names
-
-    assert reads(MANY_BLOCKS) == reads(ONE_BLOCK)
+    with Reads() as recorded:
+        att = attend(query, key, value, mask=mask, score=score, measure=measured, kernel=kernel)
+        results = [each for each in att.measured.values() if isinstance(each, torch.Tensor)]
+        torch.autograd.grad(att.output.sum() + sum(each.sum() for each in results), (query, key, value))
+        weights(query, key, mask=mask, kernel=kernel).at(queries=torch.arange(0, 31, 3)).entropy()
+    return recorded.names
 
 
 def test_what_a_mask_excludes_is_skipped():
