@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.ops.kernels.triton.jit.masks import ranges
+from regard.ops.kernels.triton.jit.masks import in_blocks, ranges
 from regard.ops.kernels.triton.jit.sweeps import load_lse, log_weights
 from regard.ops.kernels.triton.jit.tiles import (
     head_base,
@@ -151,12 +151,7 @@ def backward_queries(
         low, high = row_hash(dropout[0], offset + row[:, None])
     last = tl.minimum(first + QUERIES, queries) - 1
     start, full_start, full_stop, stop = ranges(RANGES, range_args, (b, h, rule_b), first, last, keys, block)
-    start = start // KEYS * KEYS
-    full_start = tl.cdiv(full_start, KEYS) * KEYS
-    full_stop = full_stop // KEYS * KEYS
-    nothing_full = full_start >= full_stop
-    full_start = tl.where(nothing_full, start, full_start)
-    full_stop = tl.where(nothing_full, start, full_stop)
+    start, full_start, full_stop = in_blocks(start, full_start, full_stop, -1, KEYS)
     own = b, h, row[:, None], place[:, None], (index < queries)[:, None]
     rules = rule_b, rule_h, place[:, None], place[:, None]
     sums = ()
@@ -259,12 +254,7 @@ def backward_keys(
     lse, term = lse + offset, term + offset
     last = tl.minimum(first + KEYS, keys) - 1
     start, full_start, full_stop, stop = ranges(RANGES, range_args, (b, h, rule_b), first, last, queries, block)
-    start = start // QUERIES * QUERIES
-    full_start = tl.cdiv(full_start, QUERIES) * QUERIES
-    full_stop = tl.where(full_stop == queries, queries, full_stop // QUERIES * QUERIES)
-    nothing_full = full_start >= full_stop
-    full_start = tl.where(nothing_full, start, full_start)
-    full_stop = tl.where(nothing_full, start, full_stop)
+    start, full_start, full_stop = in_blocks(start, full_start, full_stop, queries, QUERIES)
     head, rule_head = (b, h, offset), (rule_b, rule_h)
     sums = ()
     for i in tl.static_range(len(SUMS)):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.ops.kernels.triton.jit.masks import allowed, ranges
+from regard.ops.kernels.triton.jit.masks import allowed, in_blocks, ranges
 from regard.ops.kernels.triton.jit.scores import scores_of
 from regard.ops.kernels.triton.jit.tiles import (
     LOG2E,
@@ -141,12 +141,7 @@ def forward(
         width = tl.cdiv(tl.cdiv(keys, SPLITS), KEYS) * KEYS
         start, stop = tl.maximum(start, split * width), tl.minimum(stop, (split + 1) * width)
         full_start, full_stop = tl.maximum(full_start, start), tl.minimum(full_stop, stop)
-    start = start // KEYS * KEYS
-    full_start = tl.cdiv(full_start, KEYS) * KEYS
-    full_stop = full_stop // KEYS * KEYS
-    nothing_full = full_start >= full_stop
-    full_start = tl.where(nothing_full, start, full_start)
-    full_stop = tl.where(nothing_full, start, full_stop)
+    start, full_start, full_stop = in_blocks(start, full_start, full_stop, -1, KEYS)
     own = b, h, row[:, None], place[:, None]
     rules = rule_b, rule_h, place[:, None], place[:, None]
     zeros = tl.zeros([QUERIES], tl.float32)

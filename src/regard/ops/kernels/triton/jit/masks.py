@@ -93,6 +93,16 @@ def ranges(RANGES: tl.constexpr, args, head, first, last, others, block):
 
 
 @triton.jit
+def in_blocks(start, full_start, full_stop, end, SIZE: tl.constexpr):
+    """Bounds at multiples of a block's size; full blocks may also stop at ``end``. Without any, both are ``start``."""
+    start = start // SIZE * SIZE
+    full_start = tl.cdiv(full_start, SIZE) * SIZE
+    full_stop = tl.where(full_stop == end, end, full_stop // SIZE * SIZE)
+    nothing_full = full_start >= full_stop
+    return start, tl.where(nothing_full, start, full_start), tl.where(nothing_full, start, full_stop)
+
+
+@triton.jit
 def keys_in_window(args, head, first, last, keys, block):
     return (
         clip(first + args[0], 0, keys),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.ops.kernels.triton.jit.masks import allowed, ranges
+from regard.ops.kernels.triton.jit.masks import allowed, in_blocks, ranges
 from regard.ops.kernels.triton.jit.scores import scores_of
 from regard.ops.kernels.triton.jit.tiles import head_base, in_rules, load_rows
 
@@ -84,12 +84,7 @@ def sweep_rows(
     row_lse = load_lse(lse + offset, index, queries)
     last = tl.minimum(first + QUERIES, queries) - 1
     start, full_start, full_stop, stop = ranges(RANGES, range_args, (b, h, rule_b), first, last, keys, block)
-    start = start // KEYS * KEYS
-    full_start = tl.cdiv(full_start, KEYS) * KEYS
-    full_stop = full_stop // KEYS * KEYS
-    nothing_full = full_start >= full_stop
-    full_start = tl.where(nothing_full, start, full_start)
-    full_stop = tl.where(nothing_full, start, full_stop)
+    start, full_start, full_stop = in_blocks(start, full_start, full_stop, -1, KEYS)
     own = b, h, row[:, None], place[:, None], (index < queries)[:, None]
     rules = rule_b, rule_h, place[:, None], place[:, None]
     states = ()
@@ -162,12 +157,7 @@ def sweep_columns(
     lse += matrix.to(tl.int64) * queries
     last = tl.minimum(first + KEYS, keys) - 1
     start, full_start, full_stop, stop = ranges(RANGES, range_args, (b, h, rule_b), first, last, queries, block)
-    start = start // QUERIES * QUERIES
-    full_start = tl.cdiv(full_start, QUERIES) * QUERIES
-    full_stop = tl.where(full_stop == queries, queries, full_stop // QUERIES * QUERIES)
-    nothing_full = full_start >= full_stop
-    full_start = tl.where(nothing_full, start, full_start)
-    full_stop = tl.where(nothing_full, start, full_stop)
+    start, full_start, full_stop = in_blocks(start, full_start, full_stop, queries, QUERIES)
     states = ()
     for i in tl.static_range(len(MEASURES)):
         states = states + (MEASURES[i][0](MEASURES[i][3], KEYS),)
