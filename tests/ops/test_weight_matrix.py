@@ -74,6 +74,8 @@ INDICES = [
     (torch.tensor(1), torch.tensor(2), torch.tensor(3), torch.tensor(4)),
     (0, 1, 2, -1),
     (0, 1, 2, slice(-3, None)),
+    (1, slice(2, 4), slice(3, 5)),  # the heads of one key head
+    (slice(None), slice(1, 3), slice(3, 5)),  # heads of two
 ]
 
 
@@ -92,9 +94,9 @@ plain = st.one_of(st.integers(-7, 6), st.slices(7).filter(lambda s: s.step is No
 fancy = st.lists(st.integers(-2, 1), min_size=2, max_size=2)
 
 
-@given(st.lists(st.one_of(plain, fancy, st.just(...)), max_size=5))
-def test_random_indices(index):
-    W = matrix(Causal())
+@given(st.sampled_from((Causal(), None)), st.lists(st.one_of(plain, fancy, st.just(...)), max_size=5))
+def test_random_indices(mask, index):
+    W = matrix(mask)
     dense = dense_of(W)
     try:
         expected = dense[tuple(index)]

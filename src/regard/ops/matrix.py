@@ -196,9 +196,12 @@ class Matrix:
             row_index, keys, rest = split
             entries = rectangle(row_index, shape)
             if entries is not None:
-                return self._rectangle(entries, keys)[
-                    (*[0 if type(part) is int else slice(None) for part in row_index], *rest)
+                cells = self._rectangle(entries, keys)
+                sizes = [
+                    len(selected) for part, selected in zip(row_index, entries, strict=True) if type(part) is slice
                 ]
+                cells = cells.view(*sizes, cells.shape[3])
+                return cells if rest == (slice(None),) else cells[(..., *rest)]
             return self._rows(self._row_numbers()[row_index], DENSE_LIMIT, keys)[(..., *rest)]
         rows = self._row_numbers()
         self._check_limit(self._cells_in(index), DENSE_LIMIT)

@@ -168,30 +168,51 @@ class AttentionRequest:
         self, batch: Entries | None = None, heads: Entries | None = None, rows: Entries | None = None
     ) -> AttentionRequest:
         """The same matrix for some batch entries, heads and queries; None keeps all. Ranges copy nothing."""
-        whole = self.in_dtype_of_sums()  # an index may repeat, and heads may share a key
-        query, key = whole.query, whole.key
-        selected = [self.batch, self.heads, self.rows]
-        group = query.shape[1] // key.shape[1]
+        # Without rules that look at entries, adjacent ones are a smaller matrix, whose queries start later.
+        is_plain = self.mask is None and type(self.score) is ScaledDotProduct and self.full_shape is None
+        is_smaller = is_plain and not any(isinstance(entries, Tensor) for entries in (batch, heads, rows))
+        # An index may repeat, and heads may share a key.
+        whole = self if is_plain and self.query.dtype == self.dtype else self.in_dtype_of_sums()
+        query, key, group = whole.query, whole.key, whole.query.shape[1] // whole.key.shape[1]
+        selected, offset = [self.batch, self.heads, self.rows], self.offset
         for axis, entries in enumerate((batch, heads, rows)):
             if entries is None:
                 continue
-            is_range = isinstance(entries, range)
-            index = torch.arange(entries.start, entries.stop, device=query.device) if is_range else entries
             query = _select(query, axis, entries)
             if axis < 2:
-                key = _select(key, axis, entries if axis == 0 or group == 1 else index // group)
-            before = selected[axis]
-            selected[axis] = index if before is None else before[index]
-        batch, heads, rows = selected
-        full_shape = self.shape if self.full_shape is None else self.full_shape
-        mask, score, scale, offset = whole.mask, whole.score, whole.scale, whole.offset
-        return AttentionRequest(query, key, mask, score, scale, offset, batch, heads, rows, full_shape)
+                key = _select(key, axis, entries if axis == 0 else _kv_heads(entries, group, key.device))
+            if not is_smaller:
+                index, before = _as_tensor(entries, query.device), selected[axis]
+                selected[axis] = index if before is None else before[index]
+            elif isinstance(entries, range) and axis == 2:
+                offset += entries.start
+        full_shape = self.full_shape
+        if full_shape is None and not is_smaller:
+            full_shape = self.shape
+        return AttentionRequest(
+            query, key, whole.mask, whole.score, whole.scale, offset, selected[0], selected[1], selected[2], full_shape
+        )
 
 
 def _select(tensor: Tensor, axis: int, entries: Entries) -> Tensor:
     if isinstance(entries, range):
         return tensor.narrow(axis, entries.start, len(entries))
     return tensor.index_select(axis, entries)
+
+
+def _kv_heads(heads: Entries, group: int, device: torch.device) -> Entries:
+    """The key heads of query heads, each once if these are one group or whole groups, else one for each query head."""
+    if group == 1:
+        return heads
+    if isinstance(heads, range):
+        first, last = heads[0] // group, heads[-1] // group
+        if first == last or (heads.start % group == 0 and heads.stop % group == 0):
+            return range(first, last + 1)
+    return _as_tensor(heads, device) // group
+
+
+def _as_tensor(entries: Entries, device: torch.device) -> Tensor:
+    return torch.arange(entries.start, entries.stop, device=device) if isinstance(entries, range) else entries
 
 
 def in_dtype_of_sums(tree: Tree, dtype: torch.dtype) -> Tree:

@@ -25,7 +25,13 @@ Number = int | float | torch.SymInt | torch.SymFloat
 
 def tensors_in(tree: Any) -> list[Tensor]:
     """The tensors of a tree, in the order of `map_tensors`; a tensor that occurs twice is listed twice."""
+    return walk(tree)[0]
+
+
+def walk(tree: Any) -> tuple[list[Tensor], list[Any]]:
+    """The tensors of a tree, as `tensors_in` lists them, and the trees that are not tensors."""
     tensors: list[Tensor] = []
+    trees: list[Any] = []
     levels: list[Iterator[Any]] = [iter([tree])]
     parents: list[int] = []
     while levels:
@@ -39,13 +45,14 @@ def tensors_in(tree: Any) -> list[Tensor]:
                 kind = object if getattr(cls, "is_tree_node", False) else _KINDS.get(cls) or _find_kind(cls)
                 if kind is not None:
                     parts = part.__dict__.values() if kind is object else part.values() if kind is Mapping else part
+                    trees.append(part)
                     levels.append(iter([*parts]))
                     parents.append(id(part))
                     break
         else:
             levels.pop()
             del parents[-1:]
-    return tensors
+    return tensors, trees
 
 
 def map_tensors(tree: Tree, fn: Callable[[Tensor], Tensor]) -> Tree:
@@ -229,7 +236,7 @@ class TensorVersions:
     """
 
     def __init__(self, tree: Any) -> None:
-        watched = () if torch.compiler.is_compiling() else tensors_in(tree)
+        watched = () if torch.compiler.is_compiling() else walk(tree)[0]
         self._versions = [(tensor, tensor._version) for tensor in watched if not tensor.is_inference()]
 
     def __getstate__(self) -> dict[str, list[Tensor]]:

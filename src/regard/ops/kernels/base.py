@@ -16,7 +16,7 @@ from regard.ops.request import DTYPES, AttentionRequest, in_dtype_of_sums
 from regard.ops.rules import Rule
 from regard.ops.scores.base import Score
 from regard.ops.steps import RuleSteps
-from regard.ops.tree import subtrees
+from regard.ops.tree import subtrees, walk
 
 Measured = dict[str, Any]
 """Results of measures by name: a tensor or a tuple of tensors."""
@@ -58,10 +58,7 @@ class KernelInputs:
     @property
     def is_builtin(self) -> bool:
         """Whether every rule is built in and plain data, so that the call can be one operator of a compiled program."""
-        for part in subtrees((self.request.mask, self.request.score, *self.measures.values())):
-            if isinstance(part, Rule) and (part.has_python_callable or not part.builtin):
-                return False
-        return True
+        return are_builtin(walk((self.request.mask, self.request.score, self.measures))[1])
 
     def with_wide_rules(self) -> KernelInputs:
         """The same call with the tensors of score and measures in at least the dtype of sums.
@@ -72,6 +69,11 @@ class KernelInputs:
         if score is self.request.score and measures is self.measures:
             return self
         return replace(self, request=replace(self.request, score=score), measures=measures)
+
+
+def are_builtin(trees: Iterable[Any]) -> bool:
+    """Whether every rule among the trees of `walk` is built in and plain data."""
+    return not [tree for tree in trees if isinstance(tree, Rule) and (tree.has_python_callable or not tree.builtin)]
 
 
 class RunOptions(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter, is_
@@ -15,11 +16,11 @@ from torch.autograd import forward_ad
 from regard.errors import InvalidArgument
 from regard.ops.autograd import SECOND_ORDER_MESSAGE, AutogradFunction, vmap_by_loop, without_autocast
 from regard.ops.dropout import draw_seed
-from regard.ops.kernels.base import Kernel, KernelInputs, Measured, RunOptions
+from regard.ops.kernels.base import Kernel, KernelInputs, Measured, RunOptions, are_builtin
 from regard.ops.kernels.custom_op import call_operator
 from regard.ops.kernels.results import Layouts, MeasureResults, unflatten
 from regard.ops.measures.base import Spec
-from regard.ops.tree import TensorVersions, map_tensors, tensors_in
+from regard.ops.tree import TensorVersions, map_tensors, tensors_in, walk
 
 
 class ForwardResult(NamedTuple):
@@ -112,11 +113,11 @@ class DifferentiableKernel(Kernel):
 
     def run_eager(self, inputs: KernelInputs) -> tuple[Tensor | None, Measured]:
         """Run now, as one autograd function where a gradient or a transform needs it."""
-        tensors = tensors_in(inputs)
+        tensors, trees = walk(inputs)
         is_tracked = torch.is_grad_enabled() and any(map(_requires_grad, tensors))
         is_transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0  # pyright: ignore[reportPrivateUsage]
         seed = draw_seed() if inputs.dropout else None
-        checks_untracked = torch.is_grad_enabled() and not inputs.is_builtin
+        checks_untracked = torch.is_grad_enabled() and not are_builtin(trees)
         call = _Call(self, inputs, RunOptions(seed, is_tracked or is_transformed, checks_untracked), tensors)
         flat = _Forward.apply(call, *tensors) if call.options.saves else call.forward(tensors)
         assert isinstance(flat, tuple)
@@ -158,10 +159,11 @@ class _Call:
 
     def forward(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The output, if there is a value, the tensors of the results, and those that are saved."""
+        records = nullcontext()  # autograd has nothing to record, or `_Forward` disables it
         if self.options.checks_untracked_tensors:  # so what still requires grad was not found in the tree
-            tensors = [tensor.detach() for tensor in tensors]
+            tensors, records = [tensor.detach() for tensor in tensors], torch.no_grad()
         inputs = self.with_tensors(_without_negation(tensors))
-        with torch.no_grad(), without_autocast(tensors[0].device.type):
+        with records, without_autocast(tensors[0].device.type):
             output, results, saved = self.kernel.forward(inputs, self.options)
         self.layouts.update(results.layouts)
         self.num_saved = len(saved)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -51,6 +53,9 @@ MAX_TOPK = 64
 MAX_SEPARATE_COLUMNS = 4
 """Up to as many columns of Wᵀy are sums of their own; a product computes as many as a tile is wide."""
 
+_array_type = lru_cache(maxsize=64)(operator.mul)
+"""The type of an array of structures, which ctypes makes anew once nobody holds it."""
+
 SUPPORT = StepSupport(KINDS, frozenset(DTYPES), MAX_TOPK, MAX_MASK_DEPTH, max_mask_steps=2**31)
 
 
@@ -87,7 +92,7 @@ class Packer:
 
     def array(self, cls: type[ctypes.Structure], items: list[Any]) -> Any:
         """Structures as an array; None for none."""
-        return self.keep((cls * len(items))(*items)) if items else None
+        return self.keep(_array_type(cls, len(items))(*items)) if items else None
 
     def matrix(self, inputs: KernelInputs) -> NativeMatrix:
         """What a weight matrix is made from."""
