@@ -69,13 +69,32 @@ inline void to_bf16_pairs(const float* from, int64_t count, float* to) {
     for (int64_t j = 0; j < count; j += 2 * LANES) store_bf16_pairs(to + j / 2, load(from + j), load(from + j + LANES));
 }
 
-// Half and half, so that the steps do not wait for each other.
+// Each lane l of a vector becomes lane l ^ DISTANCE.
+template <int DISTANCE, int... LANE>
+inline Floats swap_lanes(Floats vector, std::integer_sequence<int, LANE...>) {
+    return __builtin_shufflevector(vector, vector, (LANE ^ DISTANCE)...);
+}
+
+// All lanes, combined half and half: the steps do not wait for each other, and stay in registers.
+template <typename Function>
+inline float reduce(Floats vector, Function combine) {
+    constexpr auto lanes = std::make_integer_sequence<int, LANES>();
+#if REGARD_LANES == 16
+    vector = combine(vector, swap_lanes<8>(vector, lanes));
+#endif
+#if REGARD_LANES >= 8
+    vector = combine(vector, swap_lanes<4>(vector, lanes));
+#endif
+    vector = combine(vector, swap_lanes<2>(vector, lanes));
+    return combine(vector, swap_lanes<1>(vector, lanes))[0];
+}
+
 inline float sum_of(Floats vector) {
-    float lanes[LANES];
-    store(lanes, vector);
-    for (int half = LANES / 2; half > 0; half /= 2)
-        for (int lane = 0; lane < half; lane++) lanes[lane] += lanes[lane + half];
-    return lanes[0];
+    return reduce(vector, [](Floats a, Floats b) { return a + b; });
+}
+
+inline float largest_of(Floats vector) {
+    return reduce(vector, larger);
 }
 
 // The product of two vectors.
@@ -86,15 +105,6 @@ inline float product_of(const float* a, const float* b, int64_t count) {
     float sum = sum_of(sums);
     for (; i < count; i++) sum += a[i] * b[i];
     return sum;
-}
-
-inline float largest_of(Floats vector) {
-    float lanes[LANES];
-    store(lanes, vector);
-    for (int half = LANES / 2; half > 0; half /= 2)
-        for (int lane = 0; lane < half; lane++)
-            lanes[lane] = lanes[lane] > lanes[lane + half] ? lanes[lane] : lanes[lane + half];
-    return lanes[0];
 }
 
 // Exchange the lanes j and j + HALF of two vectors where j has no bit HALF: a step of a transposition.
