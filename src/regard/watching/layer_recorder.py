@@ -57,7 +57,8 @@ class LayerRecorder:
         self._inconsistency: Inconsistency | None = None
         self._has_several_values = False
         self._next_position = self._num_keys = self._first_kv_offset = self._num_prefix = 0
-        self._last_key: Tensor | Sequence[Any] | None = None  # what identifies it, if it is not kept
+        self._last_keys: Tensor | Sequence[Any] | None = None  # or what identifies the last one, if they are not kept
+        self._last_index = 0  # of the last token among them
         self._pending = PendingSteps()
         self.batch_size = 0
         self.has_own_batch = False
@@ -147,9 +148,9 @@ class LayerRecorder:
         if self._retention.keep_qk:
             stored = self._keep(call, continuation, weights)
             key, last = stored.request.key, min(last, stored.request.key.shape[2])
-            self._last_key = key[:, :, last - 1 : last].detach() if last > 0 else None
+            self._last_keys, self._last_index = key if last > 0 else None, last - 1
         else:
-            self._last_key = _fingerprint(key[:, :, last - 1 : last]) if last > 0 else None
+            self._last_keys = _fingerprint(key[:, :, last - 1 : last]) if last > 0 else None
         return weights, output
 
     def _measure(self, call: AttentionCall, continuation: Continuation | None, value: Tensor | None) -> Tensor | None:
@@ -246,7 +247,7 @@ class LayerRecorder:
             return False
         if not compare_keys or self._inconsistency is not None:
             return True
-        if self._calls and self._last_key is not None:
+        if self._calls and self._last_keys is not None:
             key = self._concatenate().key
             held = call.key[:, :, : key.shape[2]].to(key.device)
             if call.kv_offset == self._first_kv_offset and held.shape == key.shape:
@@ -303,12 +304,12 @@ class LayerRecorder:
         """Compare the key that the cache holds for the last token of the call before with the one recorded then."""
         if call.num_prefix_keys != self._num_prefix:
             return "compressed keys"
-        position, last = self._next_position - call.kv_offset, self._last_key
+        position, last = self._next_position - call.kv_offset, self._last_keys
         if last is None or position <= 0:
             return None
         held = call.key[:, :, position - 1 : position]
         if isinstance(last, Tensor):
-            held, last = held.to(last.device), _fingerprint(last)
+            held, last = held.to(last.device), _fingerprint(last[:, :, self._last_index : self._last_index + 1])
         held = _fingerprint(held)
         if len(held) == len(last) and all(map(_is_same, held, last)):
             return None
