@@ -72,7 +72,7 @@ class Blockwise(DifferentiableKernel):
 
     def forward(self, inputs: KernelInputs, options: RunOptions) -> ForwardResult:
         request, value, results = inputs.request, inputs.value, MeasureResults(inputs)
-        output = None if value is None else value.new_empty(*request.shape[:3], value.shape[3])
+        output = inputs.new_output()
 
         def work(locations: Iterable[BlockLocation]) -> None:
             previous, key, values = None, request.key, value

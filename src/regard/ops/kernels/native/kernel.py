@@ -86,8 +86,7 @@ class Native(DifferentiableKernel):
     def forward(self, inputs: KernelInputs, options: RunOptions) -> ForwardResult:
         if options.checks_untracked_tensors:
             check_untracked_tensors(inputs)
-        query, value, results = inputs.request.query, inputs.value, MeasureResults(inputs)
-        output = None if value is None else value.new_empty(*query.shape[:3], value.shape[3])
+        query, output, results = inputs.request.query, inputs.new_output(), MeasureResults(inputs)
         packer = Packer()  # holds the tensors that the call points to
         seed = 0 if options.seed is None else int(options.seed)
         lse = query.new_empty(query.shape[:3], dtype=torch.float32) if options.saves else None
