@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 import regard
 from helpers.model_zoo.families import FAMILIES, attentions, built, eager, padding
@@ -286,3 +287,19 @@ def test_a_measure_of_a_user_counts_only_valid_queries():
     expected = (layer.weights.dense() * valid).sum(2) / valid.sum(2)
     assert not valid.all()
     torch.testing.assert_close(layer.measured["mean_weight"], expected)
+
+
+def test_layers_that_were_added_or_replaced_between_two_watches_are_recorded():
+    model = nn.Sequential(nn.Linear(8, 8), nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)).eval()
+
+    def recorded() -> list[str]:
+        with regard.watch(model) as result:
+            model(torch.randn(1, 3, 8))
+        return [layer.name for layer in result.layers]
+
+    assert recorded() == ["1.self_attn"]
+    model[0] = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True).eval()
+    assert recorded() == ["0.self_attn", "1.self_attn"]
+    model.append(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True).eval())
+    del model[1]
+    assert recorded() == ["0.self_attn", "1.self_attn"]

@@ -12,7 +12,6 @@ from torch import nn
 from regard.errors import InvalidArgument
 from regard.watching import registry
 from regard.watching.hooks import Attachment, is_abandoned
-from regard.watching.module_inspection import modules_by_name
 from regard.watching.result import WatchResult
 from regard.watching.torch_attention import SdpaInterceptor
 from regard.watching.unsupported import label
@@ -78,7 +77,7 @@ class WatchBlock(ABC):
 
     def _refuse_second_watch(self) -> None:
         """Refuse to watch a model that is watched, but end a watch that may be ended or whose block is gone."""
-        for name, module in modules_by_name(self.model).items() if registry.active_listeners() else ():
+        for name, module in self.model.named_modules() if registry.active_listeners() else ():
             other = registry.listener_for(module)
             if other is not None and (other.preemptible or is_abandoned(other)):
                 other.end()

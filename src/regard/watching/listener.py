@@ -26,7 +26,6 @@ from regard.watching.module_inspection import (
     batch_sizes,
     computes_own_softmax,
     is_of_transformers,
-    modules_by_name,
     uses_only_attention_interface,
 )
 from regard.watching.result import LayerKey, Recorders, WatchResult
@@ -71,7 +70,7 @@ class Listener(WatchBlock):
         self.forward = ForwardPass()
 
     def _open(self) -> None:
-        modules = modules_by_name(self.model)
+        modules = dict(self.model.named_modules())
         self.module_names = {id(module): name for name, module in modules.items()}
         self.config_ids = {id(vars(module)["config"]) for module in modules.values() if "config" in vars(module)}
         self.classes = set(map(type, modules.values()))

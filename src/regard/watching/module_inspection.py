@@ -30,24 +30,6 @@ CROSS_NAME = re.compile(r"cross_?att|encoder_?attn|enc_?dec_?att|encoder_decoder
 SELF_NAME = re.compile(r"self_?att", re.IGNORECASE)
 
 
-def modules_by_name(model: nn.Module) -> dict[str, nn.Module]:
-    """``dict(model.named_modules())`` in half the time, which is a good part of what opening a watch takes."""
-    found: dict[str, nn.Module] = {}
-    visited: set[nn.Module] = set()
-
-    def visit(name: str, module: nn.Module | None) -> None:
-        if module is None or module in visited:
-            return
-        visited.add(module)
-        found[name] = module
-        prefix = f"{name}." if name else ""
-        for child, part in module._modules.items():
-            visit(prefix + child, part)
-
-    visit("", model)
-    return found
-
-
 def attention_kind(name: str, module: nn.Module, module_stack: Sequence[nn.Module]) -> AttentionKind | None:
     """The kind of an attention layer, from its attributes and its name; None if they do not decide.
 

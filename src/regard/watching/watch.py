@@ -14,7 +14,6 @@ from regard.errors import InvalidArgument, InvalidType, did_you_mean, short_repr
 from regard.ops.measures import MeasureLike, as_measures
 from regard.watching.interventions import Interventions, Pairs
 from regard.watching.listener import Listener
-from regard.watching.module_inspection import modules_by_name
 from regard.watching.registry import active_listeners, remove_leftovers
 from regard.watching.result import WatchResult
 from regard.watching.retention import Retention
@@ -109,7 +108,7 @@ def watch(
     interventions = None if ablate is None and knockout is None else Interventions(ablate, knockout)
     names: list[str] = []
     if layers is not None or interventions is not None:
-        names = list(modules_by_name(model))
+        names = [name for name, _ in model.named_modules()]
     layer_names = None if layers is None else _as_tuple("layers", [layers] if isinstance(layers, str) else layers, str)
     head_indices = None if heads is None else _as_tuple("heads", heads, int)
     with Checks() as checks:
