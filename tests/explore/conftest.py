@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,6 +15,7 @@ import torch
 import regard
 from helpers.explore import serving
 from helpers.explore.axe import axe  # noqa: F401 - a fixture
+from helpers.explore.browser_pages import BrowserPages, listening, load
 from helpers.explore.comparison_cases import TOKENS_A, TOKENS_B, encoder_recording
 from regard.explore.html_page import write_html
 from regard.ops.weight_matrix import WeightMatrix
@@ -27,8 +26,6 @@ SOURCE = ("▁The", "▁animal", "▁was", "▁too", "▁ti", "red", ".", "</s>"
 WRITTEN = ("▁Das", "▁Tier", "▁war", "▁zu", "▁mü", "de", ".", "</s>", "▁(", "n")
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run", "--process-per-site"]
-MAX_CONTEXTS = 4
-"""More would take memory; a test opens at most three pages of different sizes."""
 
 
 def weights_of(shares: torch.Tensor) -> WeightMatrix:
@@ -108,74 +105,46 @@ def browser() -> Iterator:
         running.close()
 
 
-@dataclass
-class Watched:
-    """Errors and forbidden requests of a page."""
-
-    complaints: list[str] = field(default_factory=list)
-    requests: list[str] = field(default_factory=list)
-
-
 @pytest.fixture(scope="session")
-def offline_context(browser, tmp_path_factory) -> Iterator[Callable]:
-    """Browser contexts without a network, by their options, each with a page that stays open.
-
-    Other pages of a context then share that page's process: a page with a process of its own takes twice as long.
-    """
-    empty = tmp_path_factory.mktemp("empty") / "empty.html"
-    empty.write_text("<!doctype html><title>Empty</title>", encoding="utf-8")
-    contexts: dict[str, Any] = {}
-
-    def context_of(**options):
-        key = json.dumps(options, sort_keys=True)
-        if key not in contexts:
-            while len(contexts) >= MAX_CONTEXTS:
-                contexts.pop(next(iter(contexts))).close()
-            contexts[key] = context = browser.new_context(**options)
-            context.set_offline(True)
-            context.route(lambda url: urlsplit(url).scheme != "file", lambda route: route.abort())
-            context.new_page().goto(empty.as_uri())
-        contexts[key] = contexts.pop(key)  # the oldest one is closed first
-        return contexts[key]
-
-    yield context_of
-    for context in contexts.values():
-        context.close()
+def browser_pages(browser, tmp_path_factory) -> Iterator[BrowserPages]:
+    pages = BrowserPages(browser, tmp_path_factory.mktemp("empty") / "empty.html")
+    yield pages
+    pages.close()
 
 
 @pytest.fixture
-def open_file(offline_context, tmp_path) -> Iterator[Callable]:
+def take_page(browser_pages) -> Iterator[Callable]:
+    """Take an empty page, with a network by default, for one test."""
+    with browser_pages.borrow() as take:
+        yield take
+
+
+@pytest.fixture
+def open_file(take_page, tmp_path) -> Iterator[Callable]:
     """Open a page as a file, without a network; at the end, nothing was requested, and nothing went wrong."""
-    pages, watched = [], Watched()
+    opened, complaints, requests = 0, [], []
+    listeners = {
+        "request": lambda request: requests.append(request.url),
+        "console": lambda message: complaints.append(message.text),
+        "pageerror": lambda error: complaints.append(str(error)),
+        "popup": lambda popup: complaints.append(f"opened {popup.url}"),
+        "dialog": lambda dialog: (complaints.append(dialog.message), dialog.dismiss()),
+    }
+    with ExitStack() as stack:
 
-    def on_request(request):
-        watched.requests.append(request.url)
+        def open_it(path: Path, fragment: str = "", **options):
+            nonlocal opened
+            page = take_page(offline=True, **options)
+            stack.enter_context(listening(page, **listeners))
+            load(page, path.as_uri() + fragment)
+            opened += 1
+            return page
 
-    def open_it(path: Path, fragment: str = "", width: int = 1280, height: int = 900, **options):
-        options.setdefault("reduced_motion", "reduce")  # no animation is in progress when a test looks
-        context = offline_context(viewport={"width": width, "height": height}, **options)
-        if context not in [page.context for page in pages]:
-            context.on("request", on_request)
-        page = context.new_page()
-        pages.append(page)
-        page.set_default_timeout(30_000)
-        page.on("console", lambda message: watched.complaints.append(message.text))
-        page.on("pageerror", lambda error: watched.complaints.append(str(error)))
-        page.on("dialog", lambda dialog: (watched.complaints.append(dialog.message), dialog.dismiss()))
-        page.goto(path.as_uri() + fragment)
-        return page
-
-    yield open_it
-    for context in {page.context for page in pages}:
-        context.remove_listener("request", on_request)
-    for page in pages:
-        page.close()
-    assert watched.complaints == []
-    elsewhere = [
-        url for url in watched.requests if urlsplit(url).scheme != "data" and not url.startswith(tmp_path.as_uri())
-    ]
-    assert elsewhere == []
-    assert len([url for url in watched.requests if urlsplit(url).scheme == "file"]) == len(pages)
+        yield open_it
+    assert complaints == []
+    own = tmp_path.as_uri()
+    assert [url for url in requests if urlsplit(url).scheme != "data" and not url.startswith(own)] == []
+    assert len([url for url in requests if urlsplit(url).scheme == "file"]) == opened
 
 
 @pytest.fixture

@@ -56,28 +56,26 @@ def test_the_example_has_a_button_a_help_text_and_the_weights_of_python(static, 
         number.click()
 
 
-def test_its_field_is_in_the_url_and_survives_a_reload(static, recording, browser):
+def test_its_field_is_in_the_url_and_survives_a_reload(static, recording, take_page):
     with served(recording) as address:
-        page = browser.new_page()
+        page = take_page()
         page.goto(address)
         page.get_by_role("button", name=TITLE, exact=True).click()
         page.get_by_role("button", name="Next weight").click()
         page.wait_for_url("**rank=1**")
         page.reload()
         expect(page.get_by_role("button", name="Next weight")).to_have_text(first_row(recording)[1])
-        page.close()
 
 
-def test_a_served_page_shows_an_edited_file_after_a_reload(static, recording, browser):
+def test_a_served_page_shows_an_edited_file_after_a_reload(static, recording, take_page):
     with served(recording) as address:
-        page = browser.new_page()
+        page = take_page()
         page.goto(f"{address}#views=first_row")
         expect(page.get_by_role("heading", name=TITLE)).to_be_visible()
         view = static / "views/first_row.js"
         view.write_text(EXAMPLE.replace(f'title: "{TITLE}"', 'title: "Edited"'), "utf-8")
         page.reload()
         expect(page.get_by_role("heading", name="Edited")).to_be_visible()
-        page.close()
 
 
 def test_the_example_is_formatted():

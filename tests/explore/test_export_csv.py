@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import regard
+from helpers.explore.browser_pages import listening, pages_of
 from helpers.explore.displayed_weights import displayed_weights
 from helpers.explore.page_actions import layer_of
-from helpers.explore.saved_files import pages_of, precision_in, rows_of, saved, status, weights_in
+from helpers.explore.saved_files import precision_in, rows_of, saved, status, weights_in
 from helpers.explore.serving import served
 from regard.recordings.layer import Layer
 from regard.recordings.recording import Recording
@@ -21,8 +22,8 @@ from regard.text.words import group_into_words
 pytestmark = pytest.mark.browser
 
 HEADER = ["query index", "query token", "key index", "key token", "weight"]
-LARGE = tuple(f"▁word{number}" for number in range(600))
-SELECTED = sorted(torch.randperm(600, generator=torch.Generator().manual_seed(1))[:300].tolist())
+LARGE = tuple(f"▁word{number}" for number in range(320))
+SELECTED = sorted(torch.randperm(320, generator=torch.Generator().manual_seed(1))[:150].tolist())
 
 
 def assert_weights(found: dict[tuple[int, int], float], exact: np.ndarray, precision: float = 0.0) -> None:
@@ -196,19 +197,19 @@ def test_a_spreadsheet_runs_nothing_in_it(open_page):
 
 @pytest.fixture(scope="module")
 def large() -> Recording:
-    """A text of 600 tokens, one that was read from it, and one of words of two tokens."""
+    """A text of 320 tokens, one that was read from it, and one of words of two tokens: a page has parts of each."""
     generator = torch.Generator().manual_seed(0)
 
     def attention(heads: int, queries: int, keys: int, **options):
         query, key = (torch.randn(1, heads, length, 8, generator=generator) for length in (queries, keys))
         return regard.weights(2 * query, key, **options)
 
-    written = tuple(f"▁wort{number}" for number in range(300))
-    halves = ("<s>", *(f"▁half{number // 2}" if number % 2 else "ves" for number in range(1, 599)))
+    written = tuple(f"▁wort{number}" for number in range(150))
+    halves = ("<s>", *(f"▁half{number // 2}" if number % 2 else "ves" for number in range(1, 319)))
     layers = (
-        Layer("long", "encoder", attention(2, 600, 600), LARGE, LARGE),
-        Layer("cross", "cross", attention(1, 300, 600), written, LARGE),
-        Layer("words", "decoder", attention(2, 599, 599, mask=regard.Causal()), halves, halves),
+        Layer("long", "encoder", attention(2, 320, 320), LARGE, LARGE),
+        Layer("cross", "cross", attention(1, 150, 320), written, LARGE),
+        Layer("words", "decoder", attention(2, 319, 319, mask=regard.Causal()), halves, halves),
     )
     return Recording("t", "m", layers)
 
@@ -220,8 +221,8 @@ def large_address(large) -> Iterator[str]:
 
 
 @pytest.fixture
-def open_large(browser, large_address):
-    with pages_of(browser, large_address) as open_it:
+def open_large(take_page, large_address):
+    with pages_of(take_page, large_address) as open_it:
         yield open_it
 
 
@@ -229,15 +230,15 @@ def tokens_field(role: str, indices) -> str:
     return ",".join(f"{role}.{index}" for index in indices)
 
 
-def test_all_rows_and_columns_of_300_selected_tokens_are_saved(open_large, large):
+def test_all_rows_and_columns_of_150_selected_tokens_are_saved(open_large, large):
     page = open_large(f"#layer=long&head=1&views=matrix&token={tokens_field('source', SELECTED)}")
     page.get_by_role("group", name="Save: Matrix").get_by_role("button", name="as CSV").wait_for()
     with page.expect_download(timeout=300_000) as download:
         page.get_by_role("group", name="Save: Matrix").get_by_role("button", name="as CSV").click()
-        status(page, "matrix").filter(has_text=re.compile(r"^Loading \d+ of 300 rows …$")).wait_for()
-        status(page, "matrix").filter(has_text=re.compile(r"^Loading \d+ of 300 columns …$")).wait_for(timeout=300_000)
+        status(page, "matrix").filter(has_text=re.compile(r"^Loading \d+ of 150 rows …$")).wait_for()
+        status(page, "matrix").filter(has_text=re.compile(r"^Loading \d+ of 150 columns …$")).wait_for(timeout=300_000)
     found = weights_in(download.value.path().read_bytes())
-    is_selected = np.isin(np.arange(600), SELECTED)
+    is_selected = np.isin(np.arange(320), SELECTED)
     expected = np.argwhere(is_selected[:, None] | is_selected)
     assert len(found) == len(expected)
     assert set(found) == set(map(tuple, expected.tolist()))
@@ -248,7 +249,7 @@ def test_all_rows_and_columns_of_300_selected_tokens_are_saved(open_large, large
 def test_selected_keys_alone_are_saved(open_large, large):
     page = open_large(f"#layer=cross&head=0&views=matrix&token={tokens_field('source', SELECTED)}")
     found = weights_in(saved(page, "matrix", "CSV", timeout=120_000)[1])
-    assert len(found) == 300 * 300
+    assert len(found) == 150 * 150
     assert {key for _, key in found} == set(SELECTED)
     assert_weights(found, large.layers[1].weights.dense()[0, 0].numpy())
 
@@ -256,11 +257,11 @@ def test_selected_keys_alone_are_saved(open_large, large):
 @pytest.mark.parametrize(("heads", "reduce"), [([1], "mean"), ([0, 1], "sum"), ([0, 1], "mean")])
 def test_a_region_of_a_server_is_saved(open_large, large, heads, reduce):
     head = ",".join(map(str, heads))
-    page = open_large(f"#layer=words&head={head}&reduce={reduce}&region=300.330.290.310&views=matrix")
+    page = open_large(f"#layer=words&head={head}&reduce={reduce}&region=270.300.260.280&views=matrix")
     data = saved(page, "matrix", "CSV")[1]
     assert rows_of(data)[0][4] == ("weight" if len(heads) == 1 else f"weight, {reduce} of 2 heads")
     found = weights_in(data)
-    assert set(found) == {(query, key) for query in range(300, 331) for key in range(290, 311) if key <= query}
+    assert set(found) == {(query, key) for query in range(270, 301) for key in range(260, 281) if key <= query}
     assert_weights(found, displayed_weights(large.layers[2], heads, reduce=reduce))
 
 
@@ -286,32 +287,30 @@ def test_a_whole_head_of_a_server_is_saved(open_large, large):
     assert_weights(weights_in(data), exact)
 
 
-def test_too_many_weights_for_a_file_are_refused_before_any_is_loaded(browser):
+def test_too_many_weights_for_a_file_are_refused_before_any_is_loaded(take_page):
     tokens = tuple(f"▁word{number}" for number in range(2100))
     weights = regard.weights(torch.randn(1, 1, 2100, 4), torch.randn(1, 1, 2100, 4))
     recording = Recording("t", "m", (Layer("long", "encoder", weights, tokens, tokens),))
-    with served(recording) as address, pages_of(browser, address) as open_it:
+    with served(recording) as address, pages_of(take_page, address) as open_it:
         page = open_it("#views=matrix")
         page.wait_for_selector("#matrix canvas[data-cell]")
-        rows = []
-        page.on("request", lambda request: rows.append(request.url) if "/row/" in request.url else None)
-        page.get_by_role("group", name="Save: Matrix").get_by_role("button", name="as CSV").click()
-        expected = "A file holds 4,000,000 weights at most, and these are 4,410,000: select fewer tokens, or a region."
-        status(page, "matrix").get_by_text(expected).wait_for()
-        assert rows == []
+        requested = []
+        with listening(page, request=lambda request: requested.append(request.url)):
+            page.get_by_role("group", name="Save: Matrix").get_by_role("button", name="as CSV").click()
+            limit = "A file holds 4,000,000 weights at most, and these are 4,410,000"
+            status(page, "matrix").get_by_text(f"{limit}: select fewer tokens, or a region.").wait_for()
+        assert [url for url in requested if "/row/" in url] == []
 
 
-def test_no_file_is_saved_when_the_server_disappears(browser, large):
+def test_no_file_is_saved_when_the_server_disappears(take_page, large):
     with served(large) as address:
-        context = browser.new_context()
-        page = context.new_page()
+        page = take_page()
         page.goto(f"{address}#layer=long&head=1&views=matrix&token={tokens_field('source', SELECTED)}")
         page.wait_for_selector("#matrix canvas[data-cell]")
         page.get_by_role("group", name="Save: Matrix").get_by_role("button", name="as CSV").click()
         status(page, "matrix").filter(has_text="Loading").wait_for()
     downloads = []
-    page.on("download", lambda download: downloads.append(download))
-    status(page, "matrix").get_by_text("The server no longer responds, so no file was saved.").wait_for()
-    page.wait_for_timeout(300)
+    with listening(page, download=lambda download: downloads.append(download)):
+        status(page, "matrix").get_by_text("The server no longer responds, so no file was saved.").wait_for()
+        page.wait_for_timeout(300)
     assert downloads == []
-    context.close()

@@ -11,6 +11,7 @@ import torch
 
 import regard
 from helpers.explore import serving
+from helpers.explore.browser_pages import listening
 from helpers.explore.displayed_weights import assert_printed, displayed_weights
 from helpers.explore.page_actions import settle
 from regard.explore.html_page import write_html
@@ -86,20 +87,28 @@ def fragment_of(heads=(0,), reduce="mean", hide=(), rescale=False, words=False, 
 
 
 @pytest.fixture(scope="module")
-def tab(browser):
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
-    page = context.new_page()
-    page.set_default_timeout(30_000)
+def tab(browser_pages):
     errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    yield page
-    context.close()
+    with browser_pages.borrow() as take:
+        page = take()
+        with listening(page, pageerror=lambda error: errors.append(str(error))):
+            yield page
     assert errors == []
 
 
+CHANGE_HASH = """hash => new Promise(done => {
+    if (new URL(hash, location).href === location.href) return done();
+    addEventListener("hashchange", done, {once: true}); // after the page's own listener
+    location.hash = hash;
+})"""
+
+
 def opened(tab, address: str, fragment: str):
-    tab.goto("about:blank")
-    tab.goto(address + fragment)
+    """The page at a fragment; a page that is open follows it without being loaded again."""
+    if tab.url.partition("#")[0] == address.partition("#")[0]:
+        tab.evaluate(CHANGE_HASH, fragment)
+    else:
+        tab.goto(address + fragment)
     tab.wait_for_selector(".panel")
     wait_until_loaded(tab)
     return tab

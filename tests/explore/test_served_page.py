@@ -7,31 +7,22 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from helpers.explore.browser_pages import listening, pages_of
 from helpers.explore.page_actions import settle, token
 from helpers.explore.serving import served
 from regard.analysis.head_scores import head_scores
 
 
 @pytest.fixture
-def open_served(browser, address) -> Iterator:
-    """The served page, which may request this server alone and does nothing wrong."""
-    complaints: list[str] = []
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    root = address.rpartition("/")[0]
+def open_served(take_page, address) -> Iterator:
+    with pages_of(take_page, address) as open_any:
 
-    def open_it(fragment: str = ""):
-        page = context.new_page()
-        page.set_default_timeout(30_000)
-        context.route(lambda url: not url.startswith((root, "data:")), lambda route: route.abort())
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto(address + fragment)
-        page.wait_for_selector("#matrix canvas[data-cell]")
-        return page
+        def open_it(fragment: str = ""):
+            page = open_any(fragment)
+            page.wait_for_selector("#matrix canvas[data-cell]")
+            return page
 
-    yield open_it
-    context.close()
-    assert complaints == []
+        yield open_it
 
 
 def test_a_cell_of_the_served_page_has_the_exact_weight(open_served, long_recording):
@@ -101,20 +92,19 @@ def test_the_sum_of_a_region_is_exact(open_served, long_recording):
     assert float(page.locator(".panel .value").first.inner_text()) == pytest.approx(float(exact), abs=6e-4)
 
 
-def test_one_message_when_the_server_has_ended(browser, long_recording):
+def test_one_message_when_the_server_has_ended(take_page, long_recording):
     requested: list[str] = []
     with served(long_recording) as address:
-        page = browser.new_page()
+        page = take_page()
         page.goto(address + "#layer=long&head=1&views=matrix&sort=entropy")
         page.locator(".captioned").nth(7).wait_for()  # the last that it requests by itself
         assert page.get_by_role("alert").count() == 0
-    page.on("request", lambda request: requested.append(request.url))
-    page.evaluate("location.hash = '#layer=long&head=3&zoom=300,290,20&views=matrix&token=source.500'")
-    page.get_by_role("alert").wait_for()
-    page.wait_for_timeout(1000)
+    with listening(page, request=lambda request: requested.append(request.url)):
+        page.evaluate("location.hash = '#layer=long&head=3&zoom=300,290,20&views=matrix&token=source.500'")
+        page.get_by_role("alert").wait_for()
+        page.wait_for_timeout(1000)
     assert 0 < len(requested) < 8
     assert "attends to nothing" not in page.locator("#details").text_content()
-    page.close()
 
 
 def test_a_text_changes_only_the_tokens_that_look_different(open_served):

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import regard
+from helpers.explore.browser_pages import pages_of
 from helpers.explore.displayed_weights import assert_printed
 from helpers.explore.page_actions import layer_of, point_at, settle
-from helpers.explore.saved_files import pages_of, rows_of, saved
+from helpers.explore.saved_files import rows_of, saved
 from helpers.explore.serving import served
 from regard.explore import pack
 from regard.ops.scores import Alibi, ScaledDotProduct
@@ -415,8 +416,8 @@ def served_address(long_recording):
         yield address
 
 
-def test_a_served_token_is_calculated_from_its_vectors(browser, served_address, long_recording):
-    with pages_of(browser, served_address) as open_it:
+def test_a_served_token_is_calculated_from_its_vectors(take_page, served_address, long_recording):
+    with pages_of(take_page, served_address) as open_it:
         page = open_it("#layer=long&head=2&token=source.500&views=calculation")
         q, k, _ = vectors(layer_of(long_recording, "long"), 2, 500)
         scores = k @ q / 8**0.5

@@ -11,6 +11,7 @@ import torch
 from playwright.sync_api import expect
 
 import regard
+from helpers.explore.browser_pages import pages_of
 from helpers.explore.displayed_weights import assert_printed
 from helpers.explore.page_actions import layer_of, point_at
 from regard.analysis import rollout
@@ -394,20 +395,16 @@ def test_a_long_text_is_rolled_out_over_blocks(open_page, mask):
     assert summary(page).startswith("200: word200 … after 3 layers")
 
 
-def test_a_served_page_has_exact_numbers(browser, address, long_recording):
+def test_a_served_page_has_exact_numbers(take_page, address, long_recording):
     decoder = long_recording.replace(layers=long_recording.layers.by_kind("decoder"))
-    page = browser.new_page()
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto(f"{address}#views=graph&layer=long&token=source.450")
-    drawn = nodes(page, 0)
-    size = int(re.search(r"a block of (\d+) tokens", summary(page))[1])
-    exact = rolled_out_blocks(decoder, size, 450 // size)
-    for node, text in labels(page, 0).items():
-        assert drawn[node] == pytest.approx(exact[node].item(), abs=FLOAT32)
-        assert_printed(text, exact[node].item(), FLOAT32)
-    page.close()
-    assert errors == []
+    with pages_of(take_page, address) as open_it:
+        page = open_it("#views=graph&layer=long&token=source.450")
+        drawn = nodes(page, 0)
+        size = int(re.search(r"a block of (\d+) tokens", summary(page))[1])
+        exact = rolled_out_blocks(decoder, size, 450 // size)
+        for node, text in labels(page, 0).items():
+            assert drawn[node] == pytest.approx(exact[node].item(), abs=FLOAT32)
+            assert_printed(text, exact[node].item(), FLOAT32)
 
 
 def test_patches_are_called_patches(open_page):

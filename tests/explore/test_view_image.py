@@ -405,10 +405,10 @@ def test_what_is_not_stored_has_bounds(open_page):
 
 
 @pytest.mark.browser
-def test_a_served_image_is_exact(browser):
+def test_a_served_image_is_exact(take_page):
     image = of_image(27, 27, heads=1, marks=())  # more rows than a page keeps
     with served(image) as address:
-        page = browser.new_page()
+        page = take_page()
         page.goto(f"{address}#views=image")
         page.locator(".image-note", has_text="Shades").wait_for()
         assert shades(page) == "how much patch 13,13 attends to each patch"
@@ -421,7 +421,6 @@ def test_a_served_image_is_exact(browser):
         assert_printed(hover(page, 3, 20).locator(".value").text_content(), exact[101].item(), FLOAT32)
         page.mouse.move(0, 0)
         assert_printed(note(page).rsplit(": ", 1)[1].removesuffix("."), exact.sum().item(), 1e-4)
-        page.close()
 
 
 @pytest.mark.browser

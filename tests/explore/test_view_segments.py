@@ -10,6 +10,7 @@ import torch
 from playwright.sync_api import expect
 
 import regard
+from helpers.explore.browser_pages import pages_of
 from helpers.explore.page_actions import layer_of, settle
 from helpers.explore.saved_files import rows_of, saved
 from helpers.explore.serving import get, served
@@ -297,19 +298,11 @@ def test_padding_does_not_count():
 
 
 @pytest.fixture
-def served_page(browser) -> Iterator:
+def served_page(take_page) -> Iterator:
     """The page of a long decoder on a server, whose layers are loaded one by one."""
-    recording, complaints = decoder(LONG, layers=3), []
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    with served(recording) as address:
-        page = context.new_page()
-        page.set_default_timeout(30_000)
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto(f"{address}#views=segments&layer=decoder.2&head=1")
-        yield recording, page
-        context.close()
-    assert complaints == []
+    recording = decoder(LONG, layers=3)
+    with served(recording) as address, pages_of(take_page, address) as open_it:
+        yield recording, open_it("#views=segments&layer=decoder.2&head=1")
 
 
 def test_numbers_of_a_served_page_are_pythons(served_page):

@@ -397,16 +397,15 @@ def test_a_note_for_what_a_sketch_does_not_store(open_page, make_recording):
 
 
 @pytest.mark.parametrize(("align_by", "weight_name"), [("heads", "weight"), ("all", "weight, mean of 4 heads")])
-def test_a_server_sends_what_all_heads_need(browser, make_recording, align_by, weight_name):
+def test_a_server_sends_what_all_heads_need(take_page, make_recording, align_by, weight_name):
     source = tuple(f"▁w{position}" if position % 3 else "x" for position in range(1, 331))
     target = tuple(f"▁z{position}" if position % 3 else "y" for position in range(1, 281))
     recording = make_recording(source, target, encoders=0, decoders=2, heads=2)
     exact = align(recording, "mean" if align_by == "all" else {"cross.0": [0]})
     row = exact.target.index("z5y")
     best = exact.weights[row].topk(4)
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
     with served(recording) as address:
-        page = context.new_page()
+        page = take_page()
         page.goto(f"{address}#views=translation&layer=cross.0&head=0&align_by={align_by}&token=written.4")
         listed = [
             f"{exact.source[key]} {written(weight)}"
@@ -429,4 +428,3 @@ def test_a_server_sends_what_all_heads_need(browser, make_recording, align_by, w
         settle(page)
         page.get_by_role("button", name="as CSV").locator("visible=true").click()
         expect(page.locator(".exports .hint").locator("visible=true")).to_have_text(re.compile("select some words"))
-        context.close()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from xml.etree import ElementTree
 
 import pytest
@@ -60,23 +58,3 @@ def bars(data: bytes, fill: str, height: float) -> list[tuple[float, float, floa
 
 def boxes_of(page, selector: str) -> list[dict[str, float]]:
     return page.locator(selector).evaluate_all("nodes => nodes.map(node => node.getBoundingClientRect().toJSON())")
-
-
-@contextmanager
-def pages_of(browser, address: str) -> Iterator[Callable]:
-    """Yields a function that opens pages of a server at a fragment; no page may log anything or raise an error."""
-    complaints: list[str] = []
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
-
-    def open_it(fragment: str):
-        page = context.new_page()
-        page.set_default_timeout(30_000)
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto(address + fragment)
-        page.wait_for_selector("section.view:visible")
-        return page
-
-    yield open_it
-    context.close()
-    assert complaints == []
