@@ -8,6 +8,7 @@ import torch
 import regard
 from helpers.explore.axe import VIOLATIONS
 from helpers.explore.page_actions import settle
+from helpers.pairwise import each_value
 from regard.recordings.layer import Layer
 from regard.recordings.recording import Recording
 
@@ -34,8 +35,7 @@ def serious(page, axe: str) -> list:
     return page.evaluate(VIOLATIONS)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize(("theme", "width"), each_value(["light", "dark"], [1280, 400]))
 def test_nothing_serious_is_found_in_a_translation(open_page, recording, axe, theme, width):
     fragment = f"#layer=cross.0&head=1&token=written.2,source.1&region=1.3.2.5&search=Tier&theme={theme}"
     assert serious(open_page(recording, fragment, width=width), axe) == []
