@@ -60,7 +60,8 @@ def main(
     fitted_on = sample(translator, [tatoeba / "valid.tsv.gz"])
     regression = LogisticRegression(C=np.inf, max_iter=1000).fit(fitted_on.features, fitted_on.acceptable)
     weights = [float(round(number, 4)) for number in (regression.intercept_[0], *regression.coef_[0])]
-    confidence = ConfidenceModel(*weights, threshold=THRESHOLD)
+    names = ("intercept", "log_prob_weight", "length_weight")
+    confidence = ConfidenceModel(**dict(zip(names, weights, strict=True)), threshold=THRESHOLD)
     confidence.save(model)
 
     tests = {

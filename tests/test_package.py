@@ -53,6 +53,12 @@ def test_imports_and_help_load_nothing_heavy(code):
     assert not HEAVY.intersection(completed.stdout.partition("loaded:")[2].split())
 
 
+def test_attention_and_layers_do_not_load_pydantic():
+    code = "import regard, torch; regard.attend(*torch.ones(3, 1, 1, 2, 4)); regard.nn.MultiHeadAttention(8, 2)"
+    completed = run("-c", f"{code}; import sys; print('pydantic' in sys.modules)")
+    assert completed.stdout == "False\n", completed.stderr
+
+
 def test_help_takes_less_than_half_a_second_of_user_time():
     def user_time() -> float:
         child = subprocess.Popen([sys.executable, "-m", "regard", "--help"], stdout=subprocess.DEVNULL)
@@ -67,7 +73,7 @@ def test_help_takes_less_than_half_a_second_of_user_time():
 def test_text_and_data_need_no_extra():
     code = """
 import importlib, pkgutil, sys
-for name in ("datasets", "filelock", "lightning", "pyarrow", "pydantic", "tensorboard", "transformers", "yaml"):
+for name in ("datasets", "filelock", "lightning", "pyarrow", "tensorboard", "transformers", "yaml"):
     sys.modules[name] = None
 for name in ("regard.text", "regard.data", "regard.metrics", "regard.pipelines"):
     package = importlib.import_module(name)

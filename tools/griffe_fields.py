@@ -1,4 +1,4 @@
-"""For the site: the constructors of rules and named tuples, which Python derives from their fields."""
+"""For the site: the constructors of rules, configurations and named tuples, which Python derives from their fields."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import griffe
 
 
 class FieldArguments(griffe.Extension):
-    """Sets the constructor of each mask, score, measure and named tuple that does not define one."""
+    """Sets the constructor of each mask, score, measure, configuration and named tuple that does not define one."""
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Called when all modules are loaded."""
         for cls in _classes(pkg):
             bases = {base.canonical_path for base in cls.bases if isinstance(base, griffe.Expr)}
             is_rule = cls.path.startswith(("regard.ops.masks", "regard.ops.scores", "regard.ops.measures"))
-            if is_rule or "typing.NamedTuple" in bases:
+            decorators = {str(decorator.value) for decorator in cls.decorators}
+            if is_rule or "typing.NamedTuple" in bases or "config_class" in decorators:
                 _set_constructor(cls)
 
 
@@ -35,11 +36,11 @@ def _set_constructor(cls: griffe.Class) -> None:
         griffe.Parameter(
             name,
             annotation=getattr(fields.get(name), "annotation", None),
-            kind=griffe.ParameterKind.positional_or_keyword,
+            kind=getattr(griffe.ParameterKind, parameter.kind.name.lower()),
             default=None if parameter.default is parameter.empty else repr(parameter.default),
         )
         for name, parameter in inspect.signature(value).parameters.items()
-        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     ]
     self_ = griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)
     cls.set_member("__init__", griffe.Function("__init__", parameters=griffe.Parameters(self_, *arguments), parent=cls))

@@ -97,9 +97,11 @@ class Checks:
         if value is None and optional:
             return True
         if value is None or isinstance(value, (bool, Tensor)) or not hasattr(type(value), "__index__"):
-            return self.fail_type(f"{name}: expected {_range('an int', optional, low, below)}, got {short_repr(value)}")
+            return self.fail_type(
+                f"{name}: expected {describe_range('an int', optional, low, below)}, got {short_repr(value)}"
+            )
         if (low is not None and value < low) or (below is not None and value >= below):
-            return self.fail(f"{name}: expected {_range('an int', optional, low, below)}, got {value}")
+            return self.fail(f"{name}: expected {describe_range('an int', optional, low, below)}, got {value}")
         return True
 
     def number(
@@ -118,12 +120,12 @@ class Checks:
             return True
         limits = optional, low, below, above, high
         if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
-            expected = _range("a finite number", *limits)
+            expected = describe_range("a finite number", *limits)
             return self.fail_type(f"{name}: expected {expected}, got {short_repr(value)}")
         too_low = (low is not None and value < low) or (above is not None and value <= above)
         too_high = (high is not None and value > high) or (below is not None and value >= below)
         if too_low or too_high or not _is_finite(value):
-            return self.fail(f"{name}: expected {_range('a finite number', *limits)}, got {value}")
+            return self.fail(f"{name}: expected {describe_range('a finite number', *limits)}, got {value}")
         return True
 
     def choice(self, name: str, value: Any, choices: Iterable[str]) -> bool:
@@ -260,7 +262,7 @@ def _is_finite(value: Any) -> bool:
         return False
 
 
-def _range(
+def describe_range(
     kind: str,
     optional: bool,
     low: float | None = None,
@@ -268,7 +270,12 @@ def _range(
     above: float | None = None,
     high: float | None = None,
 ) -> str:
-    """The expected range in words: "an int of at least 1 and below 8, or None"."""
+    """The numbers that an argument may be, in words.
+
+    Examples:
+        >>> describe_range("an int", optional=True, low=1, below=8)
+        'an int of at least 1 and below 8, or None'
+    """
     bounds = [f"of at least {_short(low)}"] if low is not None else []
     bounds += [f"above {above}"] if above is not None else []
     bounds += [f"below {_short(below)}"] if below is not None else []

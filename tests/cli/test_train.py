@@ -90,7 +90,10 @@ def test_the_error_for_missing_data_of_a_bundled_recipe_names_their_source(regar
     [
         (["--trainer.max_step", "3"], "regard: trainer.max_step: no such key, did you mean 'trainer.max_steps'?\n"),
         (["--device", "cpu"], "regard: device: no such key, did you mean 'trainer.accelerator'?\n"),
-        (["--trainer.max_steps", "many"], "trainer.max_steps: expected a valid integer, got 'many'"),
+        (
+            ["--trainer.max_steps", "many"],
+            "trainer.max_steps: expected an int of at least 1 and below 2**31, got 'many'",
+        ),
         (["--trainer.max_steps"], "--trainer.max_steps: expected a value, got none"),
         (["--data.train", "nothing.tsv"], "data.train: no such file: "),
         (["--data.train", ""], "regard: data.train: expected a path, got ''\n"),

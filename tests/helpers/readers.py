@@ -70,7 +70,7 @@ def _write_translator(folder: Path) -> None:
     words = train_translation_bpe(ENGLISH, vocab_size=270)
     torch.manual_seed(0)
     save_model(folder, Transformer(TransformerConfig(words.vocab_size, **SIZES, **LAYERS)), words)
-    ConfidenceModel(2.8, 9.0, 0.0, 0.5).save(folder)
+    ConfidenceModel(intercept=2.8, log_prob_weight=9.0, length_weight=0.0, threshold=0.5).save(folder)
 
 
 def _write_encoder(folder: Path) -> None:

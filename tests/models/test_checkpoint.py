@@ -155,8 +155,8 @@ def test_missing_files_are_named(tmp_path):
         ('{"architecture": "transformer", "format_version": 2}', "format_version: expected 1, got 2; update regard"),
         ('{"architecture": "transformer", "format_version": true}', "format_version: expected 1, got True"),
         ('{"architecture": "transformer"}', "format_version: expected 1, got None; the model was saved by an older"),
-        ('{"architecture": "transformer", "format_version": 1}', "vocab_size: expected an int, got none"),
-        (f'{START}, "d_modle": 4}}', "d_modle: not a key of TransformerConfig, did you mean 'd_model'"),
+        ('{"architecture": "transformer", "format_version": 1}', "vocab_size: expected a value, got none"),
+        (f'{START}, "d_modle": 4}}', "d_modle: no such field, did you mean 'd_model'"),
         (
             f'{START}, "d_model": "x"}}',
             "d_model: expected an int of at least 1 and at most 268435456, got 'x'",
@@ -270,7 +270,8 @@ def test_invalid_eos_ids_are_refused(tmp_path, ends):
     values = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**values, "eos_ids": ends}))
     with pytest.raises(
-        InvalidCheckpoint, match=r"eos_ids: expected a sequence, each entry an int of at least 0 .*, got"
+        InvalidCheckpoint,
+        match=r"eos_ids(\[0\]: expected|: expected a sequence, each entry) an int of at least 0 .*, got",
     ):
         load_model(tmp_path)
 

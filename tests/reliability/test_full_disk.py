@@ -62,6 +62,10 @@ def save_output(path: Path) -> None:
         file.write("a line\n" * 10**5)
 
 
+def save_confidence(path: Path) -> None:
+    ConfidenceModel(intercept=1.0, log_prob_weight=2.0, length_weight=3.0, threshold=0.5).save(path.parent)
+
+
 def log_metrics(path: Path) -> None:
     logger = ResumableCSVLogger(path.parent, ["bleu"])
     for step in range(200):
@@ -89,7 +93,7 @@ FILES: dict[str, Callable[[Path], object]] = {
     "heads.pdf": save_scores,
     "out.txt": save_output,
     "state.ckpt": lambda path: AtomicCheckpointIO().save_checkpoint({"a": torch.zeros(10**5)}, path),
-    "confidence.json": lambda path: ConfidenceModel(1.0, 2.0, 3.0, 0.5).save(path.parent),
+    "confidence.json": save_confidence,
 }
 FOLDERS: dict[str, Callable[[Path], object]] = {
     "model": lambda folder: save_model(folder, model()),

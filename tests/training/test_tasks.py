@@ -276,7 +276,7 @@ def test_positions_are_chosen_by_one_key(recipes, task, positions):
         ),
         ("causal_lm", "--data.block_size=65", "data.block_size: expected at most model.max_seq_len=64, got 65"),
         ("causal_lm", "--data.valid=text.txt", "data.valid_fraction: expected 0 with data.valid, got 0.2"),
-        ("causal_lm", "--validation.monitor=bleu", "validation.monitor: expected 'loss', 'perplexity' or 'bits"),
+        ("causal_lm", "--validation.monitor=bleu", "validation.monitor: expected one of loss, perplexity, bits_"),
         ("causal_lm", "--model.gated=maybe", "model.gated: expected True or False, got 'maybe'"),
         ("causal_lm", "--model.architecture=[gpt]", r"model.architecture: expected one of gpt, llama, got \['gpt'\]"),
         (
@@ -289,7 +289,11 @@ def test_positions_are_chosen_by_one_key(recipes, task, positions):
             "--data.max_length=401",
             "expected at most model.max_seq_len=30, got 401.*max_tokens_per_batch=400",
         ),
-        ("masked_lm", "--data.mlm_probability=1.5", "data.mlm_probability: expected a number less than 1, got 1.5"),
+        (
+            "masked_lm",
+            "--data.mlm_probability=1.5",
+            "data.mlm_probability: expected a finite number above 0 and below 1, got 1.5",
+        ),
         (
             "classification",
             "--model.checkpoint=x",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
+from pydantic import Field, Strict, StrictBool
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -16,8 +17,8 @@ from regard.models.config import (
     MAX_SIZE,
     Count,
     Epsilon,
+    Labels,
     Positions,
-    Range,
     Rate,
     Size,
     TokenId,
@@ -32,13 +33,14 @@ from regard.nn.feed_forward import ACTIVATIONS, Activation
 from regard.nn.linear import Linear
 from regard.ops import AttentionOutput
 from regard.ops.masks import Padding
+from regard.validation import config_class
 
 Head = Literal["none", "masked_lm", "sequence_classification", "token_classification", "sentence_embedding"]
 Pooling = Literal["mean", "cls"]
 CLASSIFIERS: tuple[Head, ...] = ("sequence_classification", "token_classification")
 
 
-@dataclass(frozen=True, kw_only=True)
+@config_class
 class BertConfig(TransformerLayerConfig):
     """Configuration of a `Bert`; the defaults are BERT base.
 
@@ -79,18 +81,17 @@ class BertConfig(TransformerLayerConfig):
     positions: Positions = "learned"
     attention_dropout: Rate = 0.1
     max_seq_len: Size = 512
-    truncation_length: Annotated[int, Range(2, MAX_SIZE)] | None = None
+    truncation_length: Annotated[int, Strict(), Field(ge=2, le=MAX_SIZE)] | None = None
     type_vocab_size: Count = 2
     head: Head = "none"
-    labels: tuple[str, ...] = ()
-    pooler: bool = False
+    labels: Labels = ()
+    pooler: StrictBool = False
     pooling: Pooling = "mean"
-    normalize_embeddings: bool = True
+    normalize_embeddings: StrictBool = True
     pad_id: TokenId = 0
     model_type: Literal["bert", "roberta"] = "bert"
 
-    def _check(self, checks: Checks) -> None:
-        object.__setattr__(self, "labels", tuple(self.labels))  # JSON has only lists
+    def check(self, checks: Checks) -> None:
         check_below(checks, "vocab_size", self.vocab_size, pad_id=self.pad_id)
         if self.head in CLASSIFIERS and len(self.labels) < 2:
             checks.fail(
@@ -101,7 +102,7 @@ class BertConfig(TransformerLayerConfig):
         if self.truncation_length is not None and self.truncation_length > self.max_seq_len:
             expected = f"at most max_seq_len={self.max_seq_len}"
             checks.fail(f"truncation_length: expected {expected}, got {self.truncation_length}")
-        super()._check(checks)
+        super().check(checks)
 
 
 class BertOutput(NamedTuple):

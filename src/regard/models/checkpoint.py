@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, get_args, overload
 
@@ -22,7 +22,6 @@ from regard.errors import (
     InvalidFile,
     InvalidType,
     UnsupportedCheckpoint,
-    did_you_mean,
     raise_problems,
     short_repr,
 )
@@ -312,14 +311,8 @@ def _native_config(path: Path, values: dict[str, Any]) -> Any:
             hint = "; the model was saved by an older version of regard: use that version or train the model again"
         raise InvalidCheckpoint(f"{path}: format_version: expected {FORMAT_VERSION}, got {short_repr(version)}{hint}")
     config_type, _ = ARCHITECTURES[name]
-    known = [field.name for field in fields(config_type)]
-    unknown = [key for key in values if key not in known]
-    problems = [f"{path}: {key}: not a key of {config_type.__name__}{did_you_mean(key, known)}" for key in unknown]
-    if "vocab_size" not in values:
-        problems.append(f"{path}: vocab_size: expected an int, got none")
-    raise_problems(problems, InvalidCheckpoint)
     try:
-        return config_type(**values)
+        return config_type.from_dict(values)
     except InvalidArgument as error:
         raise InvalidCheckpoint(f"{path}: {error}") from error
 

@@ -1,61 +1,24 @@
-"""Configurations of models: fields state their types and bounds in annotations, and `validate` checks them."""
+"""What configurations of models share: types of fields with their bounds, and the fields of all Transformers."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
-from functools import cache
-from math import inf, isfinite
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NoReturn, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, Field, Strict, StrictBool, StrictStr
+from pydantic_core import PydanticKnownError
 
 from regard.checks import Checks
 from regard.errors import InvalidType, short_repr
 from regard.nn.feed_forward import Activation
 from regard.nn.multi_head_attention import check_heads
 from regard.nn.positions import position_classes
+from regard.validation import Config, config_class
 
-Config = TypeVar("Config")
+ConfigT = TypeVar("ConfigT")
 
 MAX_SIZE = 2**28
 """Larger sizes are mistakes. Below it, the number of bytes of any matrix fits in 63 bits."""
-
-
-@dataclass(frozen=True)
-class Range:
-    """Bounds of a number, for annotations: low <= number <= high, above < number < below."""
-
-    low: float = -inf
-    high: float = inf
-    above: float = -inf
-    below: float = inf
-
-    def __contains__(self, number: float) -> bool:
-        return self.low <= number <= self.high and self.above < number < self.below
-
-    def __str__(self) -> str:
-        bounds = {"of at least": self.low, "above": self.above, "at most": self.high, "below": self.below}
-        return " and ".join(f"{text} {bound}" for text, bound in bounds.items() if isfinite(bound))
-
-
-@dataclass(frozen=True)
-class Names:
-    """Names of classes, for annotations: as a Literal, but the user can define more classes."""
-
-    known: Callable[[], Iterable[str]]
-
-
-Size = Annotated[int, Range(1, MAX_SIZE)]
-Count = Annotated[int, Range(0, MAX_SIZE)]
-TokenId = Annotated[int, Range(0, MAX_SIZE)]
-Rate = Annotated[float, Range(0, below=1)]
-Positive = Annotated[float, Range(above=0)]
-Epsilon = Annotated[float, Range(0)]
-
-Norm = Literal["layer_norm", "rms_norm"]
-Positions = Annotated[str, Names(position_classes)]
-ROTARY_SCALING_KEYS = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
 class FrozenDict(dict[str, float]):
@@ -73,8 +36,34 @@ class FrozenDict(dict[str, float]):
     __setitem__ = __delitem__ = __ior__ = update = pop = popitem = clear = setdefault = _refuse  # pyright: ignore[reportAssignmentType]
 
 
-@dataclass(frozen=True, kw_only=True)
-class TransformerLayerConfig:
+def _check_positions(name: object) -> object:
+    if not isinstance(name, str) or name not in position_classes():
+        raise PydanticKnownError("literal_error", {"expected": " or ".join(map(repr, position_classes()))})
+    return name
+
+
+def _as_tuple(values: object) -> object:
+    """JSON has only lists."""
+    return tuple(values) if isinstance(values, list) else values
+
+
+Size = Annotated[int, Strict(), Field(ge=1, le=MAX_SIZE)]
+Count = Annotated[int, Strict(), Field(ge=0, le=MAX_SIZE)]
+TokenId = Annotated[int, Strict(), Field(ge=0, le=MAX_SIZE)]
+TokenIds = Annotated[tuple[TokenId, ...], Strict(), BeforeValidator(_as_tuple)]
+Labels = Annotated[tuple[StrictStr, ...], Strict(), BeforeValidator(_as_tuple)]
+Rate = Annotated[float, Strict(), Field(ge=0, lt=1)]
+Positive = Annotated[float, Strict(), Field(gt=0)]
+Epsilon = Annotated[float, Strict(), Field(ge=0)]
+
+Norm = Literal["layer_norm", "rms_norm"]
+Positions = Annotated[str, BeforeValidator(_check_positions)]
+RotaryScaling = Annotated[Mapping[str, Positive], AfterValidator(FrozenDict)]
+ROTARY_SCALING_KEYS = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+
+
+@config_class
+class TransformerLayerConfig(Config):
     """The fields that all Transformers share: sizes and options of their layers.
 
     Args:
@@ -114,25 +103,20 @@ class TransformerLayerConfig:
     head_dim: Size | None = None
     d_ff: Size = 2048
     activation: Activation = "relu"
-    gated: bool = False
+    gated: StrictBool = False
     norm: Norm = "layer_norm"
-    norm_first: bool = False
+    norm_first: StrictBool = False
     norm_eps: Epsilon = 1e-5
-    attention_bias: bool = True
-    attention_out_bias: bool | None = None
-    feed_forward_bias: bool = True
+    attention_bias: StrictBool = True
+    attention_out_bias: StrictBool | None = None
+    feed_forward_bias: StrictBool = True
     positions: Positions = "sinusoidal"
     max_distance: Count | None = None
     rotary_base: Positive = 10000.0
-    rotary_scaling: Mapping[str, Positive] | None = None
+    rotary_scaling: RotaryScaling | None = None
     dropout: Rate = 0.1
     attention_dropout: Rate = 0.0
     activation_dropout: Rate = 0.0
-
-    def __post_init__(self) -> None:
-        with Checks() as checks:
-            if validate(self, checks) and not checks.problems:
-                self._check(checks)
 
     @property
     def resolved_head_dim(self) -> int:
@@ -144,11 +128,10 @@ class TransformerLayerConfig:
         """Whether the output projection of attention has a bias."""
         return self.attention_bias if self.attention_out_bias is None else self.attention_out_bias
 
-    def _check(self, checks: Checks) -> None:
-        """Check whether fields fit together; each of them is valid alone."""
+    def check(self, checks: Checks) -> None:
+        super().check(checks)
         check_heads(checks, self.d_model, self.num_heads, self.num_kv_heads, self.head_dim)
         if self.rotary_scaling is not None:
-            object.__setattr__(self, "rotary_scaling", FrozenDict(self.rotary_scaling))
             _check_rotary_scaling(checks, self.rotary_scaling)
         if checks.problems:
             return
@@ -166,7 +149,7 @@ def _check_rotary_scaling(checks: Checks, scaling: Mapping[str, float]) -> None:
         checks.fail(f"rotary_scaling: expected high_freq_factor above low_freq_factor, got {short_repr(scaling)}")
 
 
-def check_config(config: Config, kind: type[Config]) -> Config:
+def check_config(config: ConfigT, kind: type[ConfigT]) -> ConfigT:
     """Return the configuration of a model.
 
     Raises:
@@ -182,69 +165,3 @@ def check_below(checks: Checks, limit: str, size: int, **ids: int | None) -> Non
     for name, token in ids.items():
         if token is not None and token >= size:
             checks.fail(f"{name}: expected an id below {limit}={size}, got {token}")
-
-
-def validate(config: Any, checks: Checks) -> bool:
-    """Check each field of a dataclass against its annotation: type, bounds, choices, and that numbers are finite.
-
-    Wrong types are problems with values, because configurations are read from files.
-
-    Returns:
-        bool: Whether all types are right, so that fields can be compared; bounds may be exceeded.
-    """
-    comparable = True
-    for name, hint in _hints(type(config)).items():
-        value = getattr(config, name)
-        choices = _choices(hint)
-        if choices is not None:
-            checks.choice(name, value, choices)
-        elif not _fits(value, hint):
-            checks.fail(f"{name}: expected {_expected(hint)}, got {short_repr(value)}")
-            comparable &= _fits(value, hint, bounded=False)
-    return comparable
-
-
-@cache
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    hints = get_type_hints(kind, include_extras=True)
-    return {field.name: hints[field.name] for field in fields(kind)}
-
-
-def _choices(hint: Any) -> Iterable[str] | None:
-    """The values that an annotation lists; None if it does not list values."""
-    parts = get_args(hint)
-    if get_origin(hint) is Annotated and isinstance(parts[1], Names):
-        return list(parts[1].known())
-    return parts if get_origin(hint) is Literal else None
-
-
-def _fits(value: Any, hint: Any, *, bounded: bool = True) -> bool:
-    kind, parts = get_origin(hint), get_args(hint)
-    if kind is Annotated:
-        return _fits(value, parts[0]) and (not bounded or value in parts[1])
-    if kind is Literal:
-        return value in parts
-    if kind in (Union, UnionType):
-        return any(_fits(value, part, bounded=bounded) for part in parts)
-    if kind is tuple:  # a list in JSON
-        return isinstance(value, list | tuple) and all(_fits(item, parts[0], bounded=bounded) for item in value)
-    if kind is Mapping:
-        return isinstance(value, dict) and all(_fits(item, parts[1], bounded=bounded) for item in value.values())
-    if hint is float:
-        return type(value) in (int, float) and abs(value) <= sys.float_info.max  # False for NaN
-    return type(value) is hint  # a bool is not an int
-
-
-def _expected(hint: Any) -> str:
-    kind, parts = get_origin(hint), get_args(hint)
-    if kind is Annotated:
-        return f"{_expected(parts[0])} {parts[1]}"
-    if kind is Literal:
-        return f"one of {', '.join(parts)}"
-    if kind in (Union, UnionType):
-        return ", or ".join(map(_expected, parts))
-    if kind is tuple:
-        return f"a sequence, each entry {_expected(parts[0])}"
-    if kind is Mapping:
-        return f"a dict, each value {_expected(parts[1])}"
-    return {int: "an int", float: "a finite number", bool: "True or False", str: "a str", NoneType: "None"}[hint]

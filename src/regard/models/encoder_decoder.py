@@ -15,11 +15,12 @@ from regard.models.layers import LMHead
 from regard.nn.cache import Cache
 from regard.nn.dropout import Dropout
 from regard.ops import AttentionOutput
+from regard.validation import Config
 
 Tying = Literal["all", "decoder", "none"]
 
 
-class EncoderDecoderConfig:
+class EncoderDecoderConfig(Config):
     """Base class for the configurations of translators, which have a vocabulary for each side."""
 
     vocab_size: int
@@ -36,8 +37,9 @@ class EncoderDecoderConfig:
         """Size of the target vocabulary."""
         return self.vocab_size if self.tgt_vocab_size is None else self.tgt_vocab_size
 
-    def check_vocabularies(self, checks: Checks) -> None:
+    def check(self, checks: Checks) -> None:
         """Check that embeddings can be tied as the configuration says, and that special token ids fit both sides."""
+        super().check(checks)
         source, target = self.vocab_size, self.decoder_vocab_size
         if self.tie_embeddings == "all" and source != target:
             sizes = f"vocab_size={source} and tgt_vocab_size={target}"

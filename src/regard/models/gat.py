@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import field
 from functools import partial
 from typing import NamedTuple
 
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.checks import Checks
-from regard.models.config import Rate, Size, check_config, validate
+from regard.models.config import Rate, Size, check_config
 from regard.nn.graph_attention import GraphAttention
 from regard.ops import AttentionOutput
 from regard.ops.masks import Neighbours
+from regard.validation import Config, config_class
 
 
-@dataclass(frozen=True)
-class GATConfig:
+@config_class
+class GATConfig(Config):
     """Sizes and dropout rates of a GAT; the defaults are the paper's for Cora.
 
     Args:
@@ -33,17 +33,13 @@ class GATConfig:
         InvalidArgument: If a size or a rate is out of range or of the wrong type.
     """
 
-    num_features: Size
-    num_classes: Size
+    num_features: Size = field(kw_only=False)
+    num_classes: Size = field(kw_only=False)
     head_dim: Size = 8
     num_heads: Size = 8
     out_heads: Size = 1
     dropout: Rate = 0.6
     attention_dropout: Rate = 0.6
-
-    def __post_init__(self) -> None:
-        with Checks() as checks:
-            validate(self, checks)
 
 
 class GATOutput(NamedTuple):

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import reduce
 from operator import and_
 from typing import Any, Literal, NamedTuple
 
+from pydantic import StrictBool
 from torch import Tensor, nn
 
 from regard.checks import Checks
-from regard.models.config import Positions, Rate, Size, TokenId, TransformerLayerConfig, check_below, check_config
+from regard.models.config import (
+    Positions,
+    Rate,
+    Size,
+    TokenId,
+    TokenIds,
+    TransformerLayerConfig,
+    check_below,
+    check_config,
+)
 from regard.models.inputs import check_ids, check_integers
 from regard.models.layers import LMHead, build_stack, embedding_positions, init_normal, to_autocast_dtype
 from regard.nn.cache import DecoderCache
@@ -19,9 +29,10 @@ from regard.nn.dropout import Dropout
 from regard.nn.feed_forward import Activation
 from regard.ops import AttentionOutput
 from regard.ops.masks import Mask, Padding, Window
+from regard.validation import config_class
 
 
-@dataclass(frozen=True, kw_only=True)
+@config_class
 class GPTConfig(TransformerLayerConfig):
     """Configuration of a `GPT`; the defaults are the smallest GPT-2.
 
@@ -54,16 +65,16 @@ class GPTConfig(TransformerLayerConfig):
     num_layers: Size = 12
     d_ff: Size = 3072
     activation: Activation = "gelu_tanh"
-    norm_first: bool = True
+    norm_first: StrictBool = True
     positions: Positions = "learned"
     attention_dropout: Rate = 0.1
     sliding_window: Size | None = None
     max_seq_len: Size = 1024
-    tie_embeddings: bool = True
-    scale_embeddings: bool = False
+    tie_embeddings: StrictBool = True
+    scale_embeddings: StrictBool = False
     pad_id: TokenId = 0
     bos_id: TokenId | None = None
-    eos_ids: tuple[TokenId, ...] = ()
+    eos_ids: TokenIds = ()
     sample_by: Literal["document", "line"] | None = None
 
     @classmethod
@@ -95,11 +106,10 @@ class GPTConfig(TransformerLayerConfig):
         }
         return cls(vocab_size, **{**fields, **changes})
 
-    def _check(self, checks: Checks) -> None:
-        object.__setattr__(self, "eos_ids", tuple(self.eos_ids))  # JSON has only lists
+    def check(self, checks: Checks) -> None:
         largest_eos = max(self.eos_ids, default=None)
         check_below(checks, "vocab_size", self.vocab_size, pad_id=self.pad_id, bos_id=self.bos_id, eos_ids=largest_eos)
-        super()._check(checks)
+        super().check(checks)
 
 
 class GPTOutput(NamedTuple):

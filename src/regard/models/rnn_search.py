@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from regard.checks import Checks
-from regard.models.config import Rate, Size, TokenId, check_config, validate
+from regard.models.config import Rate, Size, TokenId, check_config
 from regard.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Tying
 from regard.models.layers import to_autocast_dtype
 from regard.nn.additive_attention import AdditiveAttention
 from regard.nn.linear import Linear
 from regard.ops import AttentionOutput
 from regard.ops.masks import Padding
+from regard.validation import config_class
 
 
-@dataclass(frozen=True)
+@config_class
 class RNNSearchConfig(EncoderDecoderConfig):
     """Sizes, dropout rate and token ids of an RNNsearch; the defaults are the sizes of the paper.
 
@@ -45,7 +45,7 @@ class RNNSearchConfig(EncoderDecoderConfig):
         1000
     """
 
-    vocab_size: Size
+    vocab_size: Size = field(kw_only=False)
     tgt_vocab_size: Size | None = None
     d_model: Size = 620
     hidden_size: Size = 1000
@@ -56,11 +56,6 @@ class RNNSearchConfig(EncoderDecoderConfig):
     pad_id: TokenId = 0
     bos_id: TokenId = 1
     eos_id: TokenId = 2
-
-    def __post_init__(self) -> None:
-        with Checks() as checks:
-            if validate(self, checks) and not checks.problems:
-                self.check_vocabularies(checks)
 
     def num_layers_and_heads(self, kind: str) -> tuple[int, int]:
         """Number of layers and of heads of one kind of attention; only ``"cross"`` has any."""

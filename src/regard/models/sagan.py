@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -14,17 +13,18 @@ from torch.nn import functional
 from torch.nn.utils.parametrizations import spectral_norm
 
 from regard.checks import Checks
-from regard.models.config import Size, check_config, validate
+from regard.models.config import Size, check_config
 from regard.models.inputs import INDICES, check_integers
 from regard.nn.self_attention_2d import SelfAttention2d
 from regard.ops import AttentionOutput
+from regard.validation import Config, config_class
 
 MIN_SIZE = 4  # height and width of the smallest feature maps: the generator's first, the discriminator's last
 MAX_CHANNEL_FACTOR = 16  # a feature map has at most 16 · base_channels channels
 
 
-@dataclass(frozen=True)
-class SaganConfig:
+@config_class
+class SaganConfig(Config):
     """Sizes of a SAGAN's generator and discriminator; the defaults are the paper's for ImageNet.
 
     Args:
@@ -53,18 +53,15 @@ class SaganConfig:
     base_channels: Size = 64
     attention_size: Size | None = None
 
-    def __post_init__(self) -> None:
-        with Checks() as checks:
-            validate(self, checks)
+    def check(self, checks: Checks) -> None:
         size, divisor = self.attention_size, SelfAttention2d.REDUCTION
-        with Checks() as checks:
-            if self.image_size not in self.sizes[1:]:
-                checks.fail(f"image_size: expected a power of two of at least 8, got {self.image_size}")
-            elif size is not None and size not in self.sizes:
-                checks.fail(f"attention_size: expected one of {', '.join(map(str, self.sizes))}, or None, got {size}")
-            elif size is not None and self.channels(size) % divisor:
-                expected = f"a multiple of {divisor} channels in the feature maps with attention"
-                checks.fail(f"base_channels: expected {expected}, got {self.channels(size)}")
+        if self.image_size not in self.sizes[1:]:
+            checks.fail(f"image_size: expected a power of two of at least 8, got {self.image_size}")
+        elif size is not None and size not in self.sizes:
+            checks.fail(f"attention_size: expected one of {', '.join(map(str, self.sizes))}, or None, got {size}")
+        elif size is not None and self.channels(size) % divisor:
+            expected = f"a multiple of {divisor} channels in the feature maps with attention"
+            checks.fail(f"base_channels: expected {expected}, got {self.channels(size)}")
 
     @property
     def sizes(self) -> tuple[int, ...]:

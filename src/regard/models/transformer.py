@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from pydantic import StrictBool
 from torch import Tensor, nn
 
-from regard.checks import Checks
 from regard.models.config import Size, TokenId, TransformerLayerConfig, check_config
 from regard.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Tying
 from regard.models.layers import build_stack, embedding_positions, reset_positions, to_autocast_dtype
@@ -19,9 +19,10 @@ from regard.nn.positions import Positions
 from regard.nn.relative_positions import AttentionPositions
 from regard.ops import AttentionOutput
 from regard.ops.masks import Padding
+from regard.validation import config_class
 
 
-@dataclass(frozen=True, kw_only=True)
+@config_class
 class TransformerConfig(TransformerLayerConfig, EncoderDecoderConfig):
     """Configuration of a `Transformer`; the defaults are the base model of the paper.
 
@@ -57,16 +58,12 @@ class TransformerConfig(TransformerLayerConfig, EncoderDecoderConfig):
     num_decoder_layers: Size = 6
     max_seq_len: Size = 1024
     tie_embeddings: Tying = "all"
-    scale_embeddings: bool = True
-    interleaved_sinusoids: bool = True
-    output_bias: bool = False
+    scale_embeddings: StrictBool = True
+    interleaved_sinusoids: StrictBool = True
+    output_bias: StrictBool = False
     pad_id: TokenId = 0
     bos_id: TokenId = 1
     eos_id: TokenId = 2
-
-    def _check(self, checks: Checks) -> None:
-        self.check_vocabularies(checks)
-        super()._check(checks)
 
     def num_layers_and_heads(self, kind: str) -> tuple[int, int]:
         """Number of layers, and of heads, of ``"encoder"``, ``"decoder"`` or ``"cross"`` attention."""

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Self
 
-from regard.errors import InvalidFile, short_repr
+from pydantic import StrictFloat
+
+from regard.errors import InvalidArgument, InvalidFile
 from regard.files import atomic_write
 from regard.input_files import exists, read_json
+from regard.validation import Config, config_class
 
 CONFIDENCE_FILE = "confidence.json"
 
 
-@dataclass(frozen=True)
-class ConfidenceModel:
+@config_class
+class ConfidenceModel(Config):
     """Logistic regression on the mean log-probability and the number of the tokens of a translation.
 
     With n tokens (the end-of-sentence token included) of total log-probability L, the confidence is
@@ -34,10 +37,10 @@ class ConfidenceModel:
         [0.87, 0.15]
     """
 
-    intercept: float
-    log_prob_weight: float
-    length_weight: float
-    threshold: float
+    intercept: StrictFloat
+    log_prob_weight: StrictFloat
+    length_weight: StrictFloat
+    threshold: StrictFloat
 
     def __call__(self, log_prob: float, num_tokens: int) -> float:
         """The confidence, in [0, 1].
@@ -59,16 +62,13 @@ class ConfidenceModel:
         path = folder / CONFIDENCE_FILE
         if not exists(path):
             return None
-        names = [field.name for field in fields(cls)]
         values = read_json(path)
         try:
-            numbers = {name: float(values[name]) for name in names}
-            if not all(map(math.isfinite, numbers.values())):
-                raise ValueError(f"{numbers}")
-            return cls(**numbers)
-        except (ValueError, OverflowError, TypeError, LookupError) as error:
-            expected = f"JSON with the finite numbers {', '.join(names)}"
-            raise InvalidFile(f"{path}: expected {expected}, got {short_repr(error)}") from error
+            if not isinstance(values, dict):
+                raise InvalidArgument(f"expected a JSON object, got {type(values).__name__}")
+            return cls.from_dict(values)
+        except InvalidArgument as error:
+            raise InvalidFile(f"{path}: {error}") from error
 
     def save(self, folder: Path) -> None:
         """Write the confidence model into a model's folder.

@@ -9,20 +9,25 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, Tag, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from regard.errors import MAX_REPR, did_you_mean, short_repr
+from regard.validation import MISSING, Config, describe, fields_of
 
+UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+"""Pydantic's names for errors of unknown keys."""
 SYNONYMS = {"device": "trainer.accelerator", "epochs": "trainer.max_steps", "lr": "optimizer.learning_rate"}
 """Names that other programs have for keys."""
-MISSING = "{}: expected a value, got none"
+Section = type[BaseModel] | type[Config]
+"""A section of a recipe: a pydantic model, or the config of a model."""
 
 
-def key_fields(section: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
+def key_fields(section: Section, prefix: str = "") -> dict[str, FieldInfo]:
     """All keys of a recipe by dotted name, sections included."""
     keys: dict[str, FieldInfo] = {}
-    for name, field in section.model_fields.items():
+    for name, field in fields_of(section).items():
         keys[prefix + name] = field
-        for nested in _sections(field.annotation).values():
+        for nested in sections_of(field.annotation).values():
             keys |= key_fields(nested, f"{prefix}{name}.")
     return keys
 
@@ -32,58 +37,54 @@ def contains_type(annotation: Any, *types: type[Any]) -> bool:
     return annotation in types or any(contains_type(part, *types) for part in get_args(annotation))
 
 
-def describe_errors(error: ValidationError, recipe_type: type[BaseModel]) -> list[str]:
-    """A message for each error, such as ``trainer.max_steps: expected a valid integer, got 'many'``."""
-    messages = [message for problem in error.errors() for message in _describe(dict(problem), recipe_type)]
+def describe_errors(error: ValidationError, recipe_type: Section) -> list[str]:
+    """A message for each error, such as ``optimizer.eps: expected a finite number above 0, got 0``."""
+    messages = [message for problem in error.errors() for message in _describe(problem, recipe_type)]
     suggested = re.findall(r"did you mean '(.+?)'", "\n".join(messages))
     misspelt = {MISSING.format(key) for key in suggested}  # a misspelt key is one problem, not also a missing one
     return [message for message in messages if message not in misspelt]
 
 
-def _sections(annotation: Any, tag: str = "") -> dict[str, type[BaseModel]]:
+def sections_of(annotation: Any, tag: str = "") -> dict[str, Section]:
     """The sections in an annotation: one, or those of a union by their tags."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if isinstance(annotation, type) and issubclass(annotation, (BaseModel, Config)):
         return {tag: annotation}
     parts = get_args(annotation)
     tags = [part.tag for part in parts if isinstance(part, Tag)]
-    return {name: section for part in parts for name, section in _sections(part, *tags).items()}
+    return {name: section for part in parts for name, section in sections_of(part, *tags).items()}
 
 
-def _describe(problem: dict[str, Any], recipe_type: type[BaseModel]) -> list[str]:
+def _describe(details: ErrorDetails, recipe_type: Section) -> list[str]:
     names: list[str] = []
-    sections: dict[str, type[BaseModel]] = {"": recipe_type}
-    for part in map(str, problem["loc"]):
-        fields = [section.model_fields[part] for section in sections.values() if part in section.model_fields]
+    sections: dict[str, Section] = {"": recipe_type}
+    fields: list[FieldInfo] = []
+    kind, parts = details["type"], [*details["loc"]]
+    while parts:
+        part = str(parts[0])
         if part and part in sections:
             sections = {"": sections[part]}
-        elif fields:
+        elif found := [known[part] for section in sections.values() if part in (known := fields_of(section))]:
             names.append(part)
-            sections = {tag: section for field in fields for tag, section in _sections(field.annotation).items()}
-        elif problem["type"] in ("extra_forbidden", "invalid_key"):
+            fields = found
+            sections = {tag: section for field in fields for tag, section in sections_of(field.annotation).items()}
+        elif kind in (*UNKNOWN, "invalid_key"):
             names.append(part)
         else:  # an item of a sequence, or a member of a union
             break
-    key, value, kind = ".".join(names), problem["input"], problem["type"]
-    if kind == "extra_forbidden":
-        siblings = [name for section in sections.values() for name in section.model_fields]
+        del parts[0]
+    key, value = ".".join(names), details["input"]
+    if kind in UNKNOWN:
+        siblings = [name for section in sections.values() for name in fields_of(section)]
         return [_unknown(names, siblings, key_fields(recipe_type))]
-    if kind == "missing":
-        return [MISSING.format(key)]
     if kind == "invalid_key":
         return [f"{key}: expected a string as key, got {short_repr(value)}"]
     if kind == "union_tag_invalid":
         architecture = value["architecture"]
         hint = did_you_mean(architecture, sections)
         return [f"{key}.architecture: expected one of {', '.join(sections)}, got {short_repr(architecture)}{hint}"]
-    if kind == "value_error" and sections:  # of a model's config, with the field in each line
-        first, *lines = str(problem["ctx"]["error"]).split("\n  - ")
-        return [f"{key}.{line}" for line in lines or [first]]
-    expected = problem["msg"].removeprefix("Input should be ").removeprefix("Value error, ").partition(", unable")[0]
-    if kind == "model_type":
-        expected = "a section of keys and values"
-    elif expected.startswith(("greater", "less")):
-        expected = f"a number {expected}"
-    return [f"{key}: expected {expected}, got {short_repr(value)}"]
+    if kind in ("model_type", "dataclass_type"):
+        return [f"{key}: expected a section of keys and values, got {short_repr(value)}"]
+    return describe(details, key, fields[0] if fields else None, len(parts))
 
 
 def _unknown(names: list[str], siblings: Iterable[str], known: Iterable[str]) -> str:

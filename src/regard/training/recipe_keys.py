@@ -6,12 +6,13 @@ import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple
 
 from pydantic.fields import FieldInfo
 
 from regard.training.recipe import TASKS, recipe_class
-from regard.training.recipe_sections import Section
+from regard.training.recipe_errors import Section, sections_of
+from regard.validation import fields_of
 
 
 class RecipeKey(NamedTuple):
@@ -36,9 +37,12 @@ def recipe_keys(task: str) -> dict[str, list[RecipeKey]]:
         >>> keys["validation.patience"].default, keys["trainer.max_steps"].default
         ('null', '')
     """
-    fields = dict(recipe_class(task).model_fields)
+    fields = fields_of(recipe_class(task))
     del fields["task"]
-    models = {_architecture(section): list(_model_keys(section)) for section in _sections(fields.pop("model"))}
+    models = {
+        _architecture(section): list(_model_keys(section))
+        for section in sections_of(fields.pop("model").annotation).values()
+    }
     return {"": list(_keys_of(fields, "")), **models}
 
 
@@ -56,40 +60,28 @@ def keys_of_all_tasks() -> dict[str, list[RecipeKey]]:
 
 def _keys_of(fields: Mapping[str, FieldInfo], prefix: str) -> Iterator[RecipeKey]:
     for name, field in fields.items():
-        sections = _sections(field)
+        sections = sections_of(field.annotation).values()
         for section in sections:
-            yield from _keys_of(section.model_fields, f"{prefix}{name}.")
+            yield from _keys_of(fields_of(section), f"{prefix}{name}.")
         if not sections:
             yield RecipeKey(f"{prefix}{name}", _default(field), _one_line(field.description or ""))
 
 
-def _model_keys(section: type[Section]) -> Iterator[RecipeKey]:
+def _model_keys(section: Section) -> Iterator[RecipeKey]:
     """The fields of a model's config, whose docstring has their meanings."""
     meanings: dict[str, str] = {}
-    for config in reversed(getattr(getattr(section, "config_type", None), "__mro__", ())):
+    for config in reversed(section.__mro__):
         entries = re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", inspect.cleandoc(config.__doc__ or ""), re.MULTILINE)
         meanings |= {name: _one_line(text) for name, text in entries}
-    fields = {name: field for name, field in section.model_fields.items() if name != "architecture"}
+    fields = {name: field for name, field in fields_of(section).items() if name != "architecture"}
     for key in _keys_of(fields, "model."):
         yield key._replace(meaning=key.meaning or meanings.get(key.name.removeprefix("model."), ""))
 
 
-def _architecture(section: type[Section]) -> str:
-    fields = section.model_fields
+def _architecture(section: Section) -> str:
+    fields = fields_of(section)
     is_pretrained = "checkpoint" in fields and fields["checkpoint"].is_required()
     return f"model.architecture: {fields['architecture'].default}" + ", pretrained" * is_pretrained
-
-
-def _sections(field: FieldInfo) -> list[type[Section]]:
-    """The sections that a field may hold."""
-
-    def find(annotation: Any) -> Iterator[type[Section]]:
-        if isinstance(annotation, type) and issubclass(annotation, Section):
-            yield annotation
-        for part in get_args(annotation):
-            yield from find(part)
-
-    return list(find(field.annotation))
 
 
 def _default(field: FieldInfo) -> str:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 
 import pydantic
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationInfo
 
 from regard.training.recipe_errors import contains_type
+from regard.validation import Config
 
 
 class Section(BaseModel):
@@ -179,30 +181,31 @@ class CheckpointConfig(Section):
     """Format of the models; a model that transformers does not have is refused at the start."""
 
 
-class ModelSection(Section):
-    """The fields of a model's config that do not follow from the data; the config checks their values."""
+class ModelSection(Config):
+    """A model's config as a section of a recipe, for ``class GPTSection(ModelSection, GPTConfig, derived=...)``.
+
+    Args:
+        derived: Fields that follow from the data: they are no keys, and the section has placeholders for them.
+        defaults: Other defaults than those of the config.
+    """
 
     config_type: ClassVar[type[Any]]
     architecture: str
 
+    def __init_subclass__(cls, *, derived: Sequence[str], defaults: Mapping[str, Any] = MappingProxyType({})) -> None:
+        super().__init_subclass__()
+        cls.config_type = cls.__bases__[-1]
+        placeholders = {field.name: field.default for field in fields(cls.config_type)} | {"vocab_size": 2**16}
+        hidden = {name: Field(placeholders[name], init=False, exclude=True) for name in derived}
+        types = get_type_hints(cls.config_type, include_extras=True)
+        for name, value in {**defaults, **hidden}.items():
+            cls.__annotations__[name] = types[name]
+            setattr(cls, name, value)
+
     def build_config(self, vocab_size: int, **derived: Any) -> Any:
         """The config for a vocabulary and other fields that follow from the data."""
-        return self.config_type(vocab_size, **self.model_dump(exclude={"architecture", "checkpoint"}), **derived)
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> Self:
-        self.build_config(2**16)  # raises InvalidArgument, a ValueError that pydantic collects
-        return self
-
-
-def model_section(architecture: str, config_type: type[Any], derived: Sequence[str], **defaults: Any) -> Any:
-    """A section with the fields of a config, except ``derived`` ones, and its defaults, unless others are named."""
-    values = {field.name: field.default for field in dataclasses.fields(config_type)} | defaults
-    keys: dict[str, Any] = {name: (Any, value) for name, value in values.items() if name not in derived}
-    keys["architecture"] = (Literal[architecture], architecture)  # pyright: ignore[reportInvalidTypeForm]
-    section = pydantic.create_model(config_type.__name__, __base__=ModelSection, __doc__="The model.", **keys)
-    section.config_type = config_type
-    return section
+        values = {field.name: getattr(self, field.name) for field in fields(self.config_type)}
+        return self.config_type(**{**values, "vocab_size": vocab_size, **derived})
 
 
 def get_key(model: Any, name: str, default: Any = None) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
-from pydantic import AfterValidator, Discriminator, Tag
+from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from regard.checks import Checks
 from regard.data.texts import TextDataset
@@ -17,8 +17,9 @@ from regard.models.bert import CLASSIFIERS, Head
 from regard.models.minilm import resolve_folder
 from regard.text.tokenizer import Tokenizer, check_vocab_size, train_bpe
 from regard.training.recipe import Recipe
-from regard.training.recipe_sections import Count, DataConfig, Folder, Fraction, Section, get_key, model_section
+from regard.training.recipe_sections import Count, DataConfig, Folder, Fraction, ModelSection, Section, get_key
 from regard.training.tasks.base import Task
+from regard.validation import config_class, fields_of, inconsistent
 
 DERIVED_FIELDS = (
     "vocab_size",
@@ -32,11 +33,12 @@ DERIVED_FIELDS = (
 )
 
 
-class BertSection(model_section("bert", BertConfig, DERIVED_FIELDS)):
+@config_class
+class BertSection(ModelSection, BertConfig, derived=DERIVED_FIELDS):
     """A new BERT."""
 
-    checkpoint: None = None
-    """No pretrained model."""
+    architecture: Literal["bert"] = "bert"
+    checkpoint: None = Field(None, description="No pretrained model.")
 
 
 class PretrainedSection(Section):
@@ -53,10 +55,10 @@ class PretrainedSection(Section):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _refuse_architecture(cls, values: Any) -> Any:
-        keys = [key for key in values if key in BertSection.model_fields and key not in cls.model_fields]
+        keys = [key for key in values if key in fields_of(BertSection) and key not in cls.model_fields]
         if keys:
             problems = [f"{key}: expected none with model.checkpoint, which decides it; leave one out" for key in keys]
-            raise ValueError("\n  - ".join(["", *problems]))
+            raise inconsistent(problems)
         return values
 
 
@@ -77,7 +79,7 @@ class BertRecipe(Recipe):
     model: Annotated[
         Annotated[BertSection, Tag("new")] | Annotated[PretrainedSection, Tag("pretrained")],
         Discriminator(lambda model: "new" if get_key(model, "checkpoint") is None else "pretrained"),
-    ] = BertSection()
+    ] = BertSection.from_dict({})
 
     @property
     def placeholder_config(self) -> BertConfig:

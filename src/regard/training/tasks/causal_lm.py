@@ -26,20 +26,26 @@ from regard.training.recipe_sections import (
     ModelSection,
     ValidationConfig,
     architecture_or,
-    model_section,
 )
 from regard.training.tasks.base import Split, Task
+from regard.validation import config_class
 
 DERIVED_FIELDS = ("vocab_size", "pad_id", "bos_id", "eos_ids", "sample_by")
 LLAMA_DEFAULTS = dataclasses.asdict(GPTConfig.llama(9))
 
 
-class GPTSection(model_section("gpt", GPTConfig, DERIVED_FIELDS)):
+@config_class
+class GPTSection(ModelSection, GPTConfig, derived=DERIVED_FIELDS):
     """A GPT."""
 
+    architecture: Literal["gpt"] = "gpt"
 
-class LlamaSection(model_section("llama", GPTConfig, DERIVED_FIELDS, **LLAMA_DEFAULTS)):
+
+@config_class
+class LlamaSection(ModelSection, GPTConfig, derived=DERIVED_FIELDS, defaults=LLAMA_DEFAULTS):
     """A GPT with Llama's defaults."""
+
+    architecture: Literal["llama"] = "llama"
 
 
 class TextDataConfig(DataConfig):
@@ -71,7 +77,7 @@ class CausalLMRecipe(Recipe):
     data: TextDataConfig
     model: Annotated[
         Annotated[GPTSection, Tag("gpt")] | Annotated[LlamaSection, Tag("llama")], architecture_or("gpt")
-    ] = GPTSection()
+    ] = GPTSection.from_dict({})
     validation: CausalLMValidationConfig = CausalLMValidationConfig()
 
     @property

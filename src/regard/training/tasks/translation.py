@@ -30,11 +30,11 @@ from regard.training.recipe_sections import (
     ModelSection,
     ValidationConfig,
     architecture_or,
-    model_section,
     sequence_of,
 )
 from regard.training.tasks.attention_losses import AttentionLosses, AttentionLossesConfig
 from regard.training.tasks.base import Split, Task
+from regard.validation import config_class
 
 log = logging.getLogger("regard.training")
 TOKENIZER_FIELDS = "vocab_size", "tgt_vocab_size", "pad_id", "bos_id", "eos_id"
@@ -47,12 +47,18 @@ BLEU_BATCH_SIZE = 64
 PairPaths = Annotated[tuple[DataPath, ...], sequence_of("one TSV or a list of two line-aligned files", 1, 2)]
 
 
-class TransformerSection(model_section("transformer", TransformerConfig, DERIVED_FIELDS)):
+@config_class
+class TransformerSection(ModelSection, TransformerConfig, derived=DERIVED_FIELDS):
     """A Transformer."""
 
+    architecture: Literal["transformer"] = "transformer"
 
-class RNNSearchSection(model_section("rnn_search", RNNSearchConfig, DERIVED_FIELDS)):
+
+@config_class
+class RNNSearchSection(ModelSection, RNNSearchConfig, derived=TOKENIZER_FIELDS):
     """An RNNsearch."""
+
+    architecture: Literal["rnn_search"] = "rnn_search"
 
 
 class PairDataConfig(DataConfig):
@@ -87,7 +93,7 @@ class TranslationRecipe(Recipe):
     model: Annotated[
         Annotated[TransformerSection, Tag("transformer")] | Annotated[RNNSearchSection, Tag("rnn_search")],
         architecture_or("transformer"),
-    ] = TransformerSection()
+    ] = TransformerSection.from_dict({})
     attention_loss: AttentionLossesConfig = AttentionLossesConfig()
     validation: TranslationValidationConfig = TranslationValidationConfig()
 
