@@ -193,6 +193,22 @@ class Checks:
             f"{name}: expected a shape broadcastable to {axes} = {tuple(shape)}, got {tuple(value.shape)}{hint}"
         )
 
+    def input(self, name: str, x: Any, sizes: Mapping[str, int | None], weight: Tensor | None = None) -> bool:
+        """Check the shape of a layer's input, where None allows any size, and its dtype unless autocast converts it."""
+        if not self.tensor(name, x):
+            return False
+        valid = x.ndim == len(sizes) and all(
+            size is None or size == own for size, own in zip(sizes.values(), x.shape, strict=True)
+        )
+        if not valid:
+            axes = ", ".join(axis if size is None else f"{axis}={size}" for axis, size in sizes.items())
+            self.fail(f"{name}: expected shape ({axes}), got {tuple(x.shape)}")
+        if weight is not None and x.dtype != weight.dtype and not torch.is_autocast_enabled(weight.device.type):
+            return self.fail(
+                f"{name}: expected the weights' dtype {weight.dtype}, got {x.dtype}; convert it with .to()"
+            )
+        return valid
+
 
 def broadcastable_to(tensor: Tensor, shape: Sequence[int]) -> bool:
     """Whether a tensor can be expanded to a shape."""

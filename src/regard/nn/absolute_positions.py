@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from regard.checks import Checks
 from regard.errors import InvalidArgument
-from regard.nn.linear import check_input
 from regard.nn.positions import Positions
 
 
@@ -74,7 +73,7 @@ class AbsolutePositions(Positions):
             InvalidArgument: If a shape is wrong or an int offset is below 0.
         """
         with Checks() as checks:
-            valid = check_input(checks, "x", x, {"batch": None, "tokens": None, "d_model": self.d_model})
+            valid = checks.input("x", x, {"batch": None, "tokens": None, "d_model": self.d_model})
             if not isinstance(offset, Tensor):
                 checks.integer("offset", offset, low=0)
             elif valid:

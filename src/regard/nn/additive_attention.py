@@ -9,7 +9,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.checks import Checks
-from regard.nn.linear import check_input
 from regard.ops import AttentionOutput, WeightMatrix, attend, weights
 from regard.ops.masks import MaskLike
 from regard.ops.scores import Additive
@@ -106,6 +105,6 @@ class AdditiveAttention(nn.Module):
         with Checks() as checks:
             for name, x, projection in (("query", query, self.query_proj), ("key", key, self.key_proj)):
                 sizes = {"batch": None, "tokens": None, f"{name}_size": projection.in_features}
-                check_input(checks, name, x, sizes, projection.weight)
+                checks.input(name, x, sizes, projection.weight)
         projected_query = self.query_proj(query)[:, None]
         return projected_query, self.project_key(key) if projected_key is None else projected_key

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.checks import Checks
+from regard.native.linear import Linear
 from regard.nn.dropout import Dropout
-from regard.nn.linear import Linear
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(

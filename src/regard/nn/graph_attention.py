@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from regard.checks import Checks, describe
 from regard.nn.dropout import Dropout
-from regard.nn.linear import check_input
 from regard.ops import AttentionOutput, attend
 from regard.ops.masks import Neighbours
 from regard.ops.scores import Additive
@@ -95,7 +94,7 @@ class GraphAttention(nn.Module):
                 a view (1, num_heads, nodes, nodes).
         """
         with Checks() as checks:
-            check_input(checks, "x", x, {"nodes": None, "in_features": self.in_features}, self.lin.weight)
+            checks.input("x", x, {"nodes": None, "in_features": self.in_features}, self.lin.weight)
             if not isinstance(graph, Neighbours):  # pyright: ignore[reportUnnecessaryIsInstance]
                 checks.fail_type(f"graph: expected a regard.Neighbours(query_idx, key_idx), got {describe(graph)}")
         value = self.lin(self.dropout(x)).unflatten(1, (self.num_heads, -1)).transpose(0, 1)  # (heads, nodes, dim)

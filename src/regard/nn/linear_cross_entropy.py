@@ -10,7 +10,6 @@ from torch import Tensor
 
 from regard.checks import Checks
 from regard.errors import InvalidArgument
-from regard.nn.linear import check_input
 from regard.ops.autograd import AutogradFunction, first_order_only
 
 # Number of logits in a block: on a CPU, few enough to stay in cache until the gradients are computed; on a GPU, enough
@@ -182,9 +181,9 @@ def _check(hidden: Tensor, weight: Tensor, target: Tensor, label_smoothing: floa
             checks.fail(f"label_smoothing: expected a number from 0 to 1, got {label_smoothing}")
         if not all([checks.tensor("hidden", hidden), checks.tensor("weight", weight), checks.tensor("target", target)]):
             return
-        if check_input(checks, "hidden", hidden, {"tokens": None, "d_model": None}):
-            check_input(checks, "weight", weight, {"vocab": None, "d_model": hidden.shape[1]})
-            check_input(checks, "target", target, {"tokens": hidden.shape[0]})
+        if checks.input("hidden", hidden, {"tokens": None, "d_model": None}):
+            checks.input("weight", weight, {"vocab": None, "d_model": hidden.shape[1]})
+            checks.input("target", target, {"tokens": hidden.shape[0]})
         checks.that(target.dtype == torch.int64, f"target: expected the dtype torch.int64, got {target.dtype}")
         if bias is not None:
             checks.tensor("bias", bias, shapes={"(vocab,)": weight.shape[:1]})

@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.checks import Checks, describe
+from regard.native.linear import Linear, linear
 from regard.nn.cache import CrossAttentionCache, KVCache
 from regard.nn.from_torch import State, attention_names, attention_options, with_weights
-from regard.nn.linear import Linear, check_input, linear
 from regard.nn.relative_positions import AttentionPositions
 from regard.nn.torch_masks import check_without_positions, convert_torch_masks
 from regard.ops import AttentionOutput, attend
@@ -227,7 +227,7 @@ class MultiHeadAttention(nn.Module):
             sizes, weight = {"batch": None, "tokens": None, "d_model": self.d_model}, self.in_proj.weight
             for name, x in {"query": query, "key": key, "value": value}.items():
                 if x is not None or name == "query":
-                    check_input(checks, name, x, sizes, weight)
+                    checks.input(name, x, sizes, weight)
             if self.positions is not None and key is not None:
                 kind = type(self.positions).__name__
                 checks.fail(f"key: expected None with {kind}, which are for self-attention, got {describe(key)}")

@@ -8,7 +8,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.checks import Checks
-from regard.nn.linear import check_input
 from regard.ops import AttentionOutput, attend
 from regard.ops.masks import MaskLike
 
@@ -79,7 +78,7 @@ class SelfAttention(nn.Module):
                 of the same query and key.
         """
         with Checks() as checks:
-            check_input(checks, "x", x, {"batch": None, "tokens": None, "feature_size": self.feature_size})
+            checks.input("x", x, {"batch": None, "tokens": None, "feature_size": self.feature_size})
         query, key, value = (project(x)[:, None] for project in (self.query, self.key, self.value))
         attended = attend(query, key, value, mask=mask)
         return replace(attended, output=attended.output[:, 0])

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from regard.checks import Checks
-from regard.nn.linear import check_input
 from regard.ops import AttentionOutput, attend
 
 
@@ -74,7 +73,7 @@ class SelfAttention2d(nn.Module):
         """
         with Checks() as checks:
             sizes = {"batch": None, "channels": self.channels, "height": None, "width": None}
-            if check_input(checks, "x", x, sizes, self.gamma) and 0 in x.shape:
+            if checks.input("x", x, sizes, self.gamma) and 0 in x.shape:
                 checks.fail(f"x: expected no empty axis in (batch, channels, height, width), got {tuple(x.shape)}")
         query, key, value = (each(x).flatten(2).mT[:, None] for each in (self.query, self.key, self.value))
         attended = attend(query, key, value, scale=1.0)  # (batch, 1, positions, inner)

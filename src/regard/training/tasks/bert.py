@@ -14,7 +14,7 @@ from regard.checks import Checks
 from regard.data.texts import TextDataset
 from regard.models import Bert, BertConfig, load_config, load_model
 from regard.models.bert import CLASSIFIERS, Head
-from regard.models.minilm import resolve_folder
+from regard.models.checkpoint import resolve_folder
 from regard.text.tokenizer import Tokenizer, check_vocab_size, train_bpe
 from regard.training.recipe import Recipe
 from regard.training.recipe_sections import Count, DataConfig, Folder, Fraction, ModelSection, Section, get_key
