@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from regard.data.pairs import PairLoader, tokenize_pairs
+from regard.data.pairs import pair_loader, tokenize_pairs
 from regard.models import load_model
 from regard.text.tokenizer import Tokenizer
 from regard.training import Recipe, train
@@ -52,7 +52,7 @@ def alignment_accuracy(folder: Path, run: Path) -> float:
     model, tokenizer = load_model(run / "last"), Tokenizer.load(run / "last")
     corpus = tokenize_pairs([folder / "valid.tsv"], tokenizer, run / "data", alignments=folder / "valid.align")
     correct = total = 0
-    for batch in PairLoader(corpus, 4000):
+    for batch in pair_loader(corpus, 4000):
         assert batch.alignment is not None
         with torch.no_grad():
             ids = batch.input_ids, batch.decoder_input_ids, batch.lengths

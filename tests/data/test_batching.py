@@ -13,8 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.batching import BatchIndices, pad_batch, padding_fraction, token_budget_batches
-from regard.data.pairs import PairBatch, PairDataset, PairLoader, collate_pairs, tokenize_pairs
+from regard.data.batching import BatchIndices, ResumableLoader, pad_batch, padding_fraction, token_budget_batches
+from regard.data.pairs import PairBatch, PairDataset, collate_pairs, pair_loader, tokenize_pairs
 from regard.errors import InvalidArgument, InvalidType
 from regard.text.tokenizer import train_translation_bpe
 
@@ -41,7 +41,7 @@ def test_every_pair_is_in_one_batch_within_the_budget(
 
 
 def test_padding_fraction_is_that_of_the_tensors(corpus: PairDataset) -> None:
-    loader = PairLoader(corpus, 400)
+    loader = pair_loader(corpus, 400)
     cells = real = 0
     for batch in loader:
         cells += batch.input_ids.numel() + batch.labels.numel()
@@ -79,7 +79,7 @@ def test_a_batch_is_ready_for_teacher_forcing(corpus: PairDataset) -> None:
     assert batch.input_ids.dtype == batch.labels.dtype == torch.int64
 
 
-def take(loader: PairLoader, count: int) -> list[PairBatch]:
+def take(loader: ResumableLoader, count: int) -> list[PairBatch]:
     return list(itertools.islice(loader, count))
 
 
@@ -90,11 +90,11 @@ def same(left: list[PairBatch], right: list[PairBatch]) -> bool:
 
 
 def test_seed_and_epoch_determine_the_order(corpus: PairDataset) -> None:
-    first = PairLoader(corpus, 400, seed=1)
+    first = pair_loader(corpus, 400, seed=1)
     epoch = len(first.sampler.plan(0))
     batches = take(first, 3 * epoch)
-    assert same(batches, take(PairLoader(corpus, 400, seed=1), 3 * epoch))
-    assert not same(batches, take(PairLoader(corpus, 400, seed=2), 3 * epoch))
+    assert same(batches, take(pair_loader(corpus, 400, seed=1), 3 * epoch))
+    assert not same(batches, take(pair_loader(corpus, 400, seed=2), 3 * epoch))
     assert not same(batches[:epoch], batches[epoch : 2 * epoch])
     pairs = [frozenset(tuple(row) for row in batch.input_ids.tolist()) for batch in batches]
     assert set(pairs[:epoch]) != set(pairs[epoch : 2 * epoch])  # other pairs share a batch
@@ -103,30 +103,30 @@ def test_seed_and_epoch_determine_the_order(corpus: PairDataset) -> None:
 @pytest.mark.parametrize("world_size", [1, 3])
 @pytest.mark.parametrize("stop", [1, 17, 40, 41, 80, 95])
 def test_a_resumed_loader_continues_at_the_next_batch(corpus: PairDataset, stop: int, world_size: int) -> None:
-    full = take(PairLoader(corpus, 400, seed=1, rank=world_size - 1, world_size=world_size), 120)
-    stopped = PairLoader(
+    full = take(pair_loader(corpus, 400, seed=1, rank=world_size - 1, world_size=world_size), 120)
+    stopped = pair_loader(
         corpus, 400, seed=1, rank=0, world_size=world_size
     )  # the state that is saved is the first process's
     take(stopped, stop)
-    resumed = PairLoader(corpus, 400, seed=1, rank=world_size - 1, world_size=world_size)
+    resumed = pair_loader(corpus, 400, seed=1, rank=world_size - 1, world_size=world_size)
     resumed.load_state_dict(stopped.state_dict())
     assert same(take(resumed, 120 - stop), full[stop:])
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 7])
 def test_processes_share_an_epoch_evenly(corpus: PairDataset, world_size: int) -> None:
-    loaders = [PairLoader(corpus, 400, seed=1, rank=rank, world_size=world_size) for rank in range(world_size)]
+    loaders = [pair_loader(corpus, 400, seed=1, rank=rank, world_size=world_size) for rank in range(world_size)]
     steps = len(loaders[0].sampler.plan(0)) // world_size
     assert len(loaders[0].sampler.plan(0)) == steps * world_size
     rows = [tuple(batch.input_ids[:, :4].flatten().tolist()) for loader in loaders for batch in take(loader, steps)]
-    alone = PairLoader(corpus, 400, seed=1)
+    alone = pair_loader(corpus, 400, seed=1)
     expected = [tuple(batch.input_ids[:, :4].flatten().tolist()) for batch in take(alone, len(alone.sampler.plan(0)))]
     assert set(rows) == set(expected)
     assert len(rows) - len(expected) == -len(expected) % world_size
 
 
 def test_validation_has_every_pair_once(corpus: PairDataset) -> None:
-    loaders = [PairLoader(corpus, 400, rank=rank, world_size=2) for rank in range(2)]
+    loaders = [pair_loader(corpus, 400, rank=rank, world_size=2) for rank in range(2)]
     for _ in range(2):
         batches = [list(loader) for loader in loaders]
         assert [len(of_process) for of_process in batches] == [len(loader) for loader in loaders]
@@ -134,13 +134,13 @@ def test_validation_has_every_pair_once(corpus: PairDataset) -> None:
 
 
 def test_a_small_validation_set_is_divided_among_all_processes(corpus: PairDataset) -> None:
-    loaders = [PairLoader(corpus, 10**6, rank=rank, world_size=3) for rank in range(3)]
+    loaders = [pair_loader(corpus, 10**6, rank=rank, world_size=3) for rank in range(3)]
     assert [len(loader) for loader in loaders] == [1, 1, 1]
     assert sum(len(batch.input_ids) for loader in loaders for batch in loader) == len(corpus)
 
 
 def test_the_state_is_plain_data(corpus: PairDataset, tmp_path: Path) -> None:
-    loader = PairLoader(corpus, 400, seed=1)
+    loader = pair_loader(corpus, 400, seed=1)
     take(loader, 5)
     torch.save(loader.state_dict(), tmp_path / "state")
     assert torch.load(tmp_path / "state", weights_only=True) == {"epoch": 0, "position": 5}
@@ -148,11 +148,11 @@ def test_the_state_is_plain_data(corpus: PairDataset, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("then", "now"), [(1, 2), (2, 1), (3, 2), (4, 7)])
 def test_another_number_of_processes_resumes_near_the_saved_position(corpus: PairDataset, then: int, now: int) -> None:
-    stopped = PairLoader(corpus, 400, seed=1, world_size=then)
+    stopped = pair_loader(corpus, 400, seed=1, world_size=then)
     for _ in range(60):
         take(stopped, 1)
         state = stopped.state_dict()
-        resumed = [PairLoader(corpus, 400, seed=1, rank=rank, world_size=now) for rank in range(now)]
+        resumed = [pair_loader(corpus, 400, seed=1, rank=rank, world_size=now) for rank in range(now)]
         for loader in resumed:
             loader.load_state_dict(state)
         resumed_batches = [next(iter(loader)).input_ids.tolist() for loader in resumed]
@@ -170,8 +170,8 @@ def counted(state: dict[str, int], steps: int) -> int:
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_the_state_counts_delivered_batches_at_every_position(corpus: PairDataset, num_workers: int) -> None:
-    full = take(PairLoader(corpus, 1500, seed=1), 40)
-    loader = PairLoader(corpus, 1500, seed=1, num_workers=num_workers)
+    full = take(pair_loader(corpus, 1500, seed=1), 40)
+    loader = pair_loader(corpus, 1500, seed=1, num_workers=num_workers)
     steps = len(loader.sampler.plan(0))
     assert steps < 15  # several epochs
     states = []
@@ -180,21 +180,21 @@ def test_the_state_counts_delivered_batches_at_every_position(corpus: PairDatase
         states.append(loader.state_dict())
     assert [counted(state, steps) for state in states] == list(range(1, 31))
     for count in [1, steps - 1, steps, 29] if num_workers else range(1, 31):
-        resumed = PairLoader(corpus, 1500, seed=1, num_workers=num_workers)
+        resumed = pair_loader(corpus, 1500, seed=1, num_workers=num_workers)
         resumed.load_state_dict(states[count - 1])
         assert same(take(resumed, 40 - count), full[count:])
 
 
 def test_loaders_do_not_use_the_global_generator(corpus: PairDataset) -> None:
     before = torch.get_rng_state()
-    list(PairLoader(corpus, 400))
-    take(PairLoader(corpus, 400, seed=1), 2)
+    list(pair_loader(corpus, 400))
+    take(pair_loader(corpus, 400, seed=1), 2)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_training_batches_have_no_length(corpus: PairDataset) -> None:
     with pytest.raises(TypeError, match="training has no last batch"):
-        len(PairLoader(corpus, 400, seed=1))
+        len(pair_loader(corpus, 400, seed=1))
 
 
 @pytest.mark.parametrize(
@@ -210,11 +210,11 @@ def test_training_batches_have_no_length(corpus: PairDataset) -> None:
 )
 def test_invalid_options_are_refused(corpus: PairDataset, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidType if options == {"seed": "a"} else InvalidArgument, match=message):
-        list(PairLoader(corpus, **{"max_tokens": 400, **options}))
+        list(pair_loader(corpus, **{"max_tokens": 400, **options}))
 
 
 def test_an_invalid_state_is_refused(corpus: PairDataset) -> None:
-    loader = PairLoader(corpus, 400, seed=1)
+    loader = pair_loader(corpus, 400, seed=1)
     with pytest.raises(InvalidType, match=r"state\['epoch'\]: expected an int of at least 0, got None"):
         loader.load_state_dict({})
     with pytest.raises(InvalidArgument, match=r"state\['position'\]: expected an int .* below \d+, got 999"):

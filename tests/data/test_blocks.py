@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from regard.data.batching import BatchIndices
-from regard.data.blocks import BlockLoader, TokenStream, read_text, tokenize_stream
+from regard.data.blocks import TokenStream, block_loader, read_text, tokenize_stream
 from regard.errors import InvalidArgument, InvalidFile, InvalidType
 from regard.text.tokenizer import train_bpe, train_char
 
@@ -38,7 +38,7 @@ def test_each_document_ends_with_eos(tmp_path, sample_by):
 
 def test_training_predicts_nearly_every_token_once_per_epoch_and_validation_all():
     stream = TokenStream(np.arange(100), 100)
-    loader = BlockLoader(stream, block_size=7, batch_size=3, seed=1)
+    loader = block_loader(stream, block_size=7, batch_size=3, seed=1)
     for epoch in (0, 1):
         batches = [loader.dataset[BatchIndices(rows, ())] for rows in loader.sampler.plan(epoch)]
         predicted = [label for batch in batches for label in batch.labels.flatten().tolist()]
@@ -46,14 +46,14 @@ def test_training_predicts_nearly_every_token_once_per_epoch_and_validation_all(
     assert loader.sampler.plan(0)[0].tolist() != loader.sampler.plan(1)[0].tolist()
     batch = next(iter(loader))
     assert (batch.labels == batch.input_ids + 1).all()
-    full = [label for batch in BlockLoader(stream, 7, 3) for label in batch.labels.flatten().tolist()]
+    full = [label for batch in block_loader(stream, 7, 3) for label in batch.labels.flatten().tolist()]
     assert sorted(full) == list(range(1, 100))
-    assert sum(batch.num_targets for batch in BlockLoader(stream, 7, 3)) == 99
+    assert sum(batch.num_targets for batch in block_loader(stream, 7, 3)) == 99
 
 
 def test_a_loader_resumes_at_the_state_of_another():
     stream = TokenStream(np.arange(50), 50)
-    one, other = (BlockLoader(stream, 4, 2, seed=3) for _ in range(2))
+    one, other = (block_loader(stream, 4, 2, seed=3) for _ in range(2))
     batches = iter(one)
     for _ in range(9):  # into the second epoch
         next(batches)
@@ -63,7 +63,7 @@ def test_a_loader_resumes_at_the_state_of_another():
 
 def test_processes_share_the_blocks():
     stream = TokenStream(np.arange(50), 50)
-    plans = [BlockLoader(stream, 4, 2, rank=rank, world_size=2) for rank in (0, 1)]
+    plans = [block_loader(stream, 4, 2, rank=rank, world_size=2) for rank in (0, 1)]
     predicted = sorted(label for loader in plans for batch in loader for label in batch.labels.flatten().tolist())
     assert predicted == list(range(1, 50))
 
@@ -72,7 +72,7 @@ def test_too_little_text_is_refused(tmp_path):
     with pytest.raises(
         InvalidFile, match="block_size: expected a text of at least 9 tokens, a block and the next token, got 5"
     ):
-        BlockLoader(TokenStream(np.arange(5), 5), 8, 1, seed=1)
+        block_loader(TokenStream(np.arange(5), 5), 8, 1, seed=1)
     (tmp_path / "a.txt").write_text("")
     with pytest.raises(InvalidFile, match="expected at least two tokens, got 1"):
         tokenize_stream([tmp_path / "a.txt"], train_char(["a"]), tmp_path / "cache")
@@ -82,7 +82,7 @@ def test_too_little_text_is_refused(tmp_path):
 def test_processes_predict_every_token_of_the_validation_text_once(world_size):
     stream = TokenStream(np.arange(17), 17)
     loaders = [
-        BlockLoader(stream, block_size=3, batch_size=5, rank=rank, world_size=world_size) for rank in range(world_size)
+        block_loader(stream, block_size=3, batch_size=5, rank=rank, world_size=world_size) for rank in range(world_size)
     ]
     predicted = [batch.labels.flatten().tolist() for loader in loaders for batch in loader]
     assert sorted(label for labels in predicted for label in labels) == list(range(1, 17))
@@ -99,9 +99,9 @@ def test_text_that_spells_a_special_token_stays_text(tmp_path):
 
 def test_sizes_are_positive_ints():
     with pytest.raises(InvalidArgument, match=r"(?s)block_size: expected .*1, got 0.*batch_size: expected .*1, got -1"):
-        BlockLoader(TokenStream(np.arange(9), 9), 0, -1)
+        block_loader(TokenStream(np.arange(9), 9), 0, -1)
     with pytest.raises(InvalidType, match=r"batch_size: expected an int of at least 1, got 1\.5"):
-        BlockLoader(TokenStream(np.arange(9), 9), 3, 1.5)
+        block_loader(TokenStream(np.arange(9), 9), 3, 1.5)
 
 
 def test_paths_may_be_str_but_not_one_alone(tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from regard.data.pairs import PairLoader, encoder_batch, tokenize_pairs
+from regard.data.pairs import encoder_batch, pair_loader, tokenize_pairs
 from regard.errors import InvalidFile
 from regard.text.tokenizer import EOS_ID, Tokenizer, train_bpe, train_translation_bpe
 
@@ -98,7 +98,7 @@ def test_word_alignments_become_token_alignments(tmp_path: Path, tokenizer: Toke
     hello, word, x = (len(ids) for ids in tokenizer.encode(["Hello.", "cd", "x"]))
     assert first == [hello] * word + [0] * hello + [-1] * x
     assert second == [-1] * len(corpus.target[1])
-    (batch,) = PairLoader(corpus, 100)
+    (batch,) = pair_loader(corpus, 100)
     assert batch.alignment is not None
     assert batch.alignment.shape == batch.labels.shape
     assert batch.alignment[batch.labels <= EOS_ID].eq(-1).all()

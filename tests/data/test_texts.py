@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from regard.data.batching import BatchIndices
-from regard.data.masking import IGNORE_INDEX, MaskedLMLoader
-from regard.data.texts import TextLoader, read_label_names, tokenize_texts, truncate
+from regard.data.masking import IGNORE_INDEX, masked_lm_loader
+from regard.data.texts import read_label_names, text_loader, tokenize_texts, truncate
 from regard.errors import InvalidArgument, InvalidFile, InvalidType
 from regard.text.tokenizer import train_bpe
 
@@ -36,13 +36,13 @@ def test_texts_come_with_their_classes(tmp_path, tokenizer, labeled):
         [TEXTS[2], TEXTS[0], TEXTS[3]], add_special_tokens=True, split_special_tokens=False
     )
     assert corpus.labels[[2, 0, 3]].tolist() == [1, 1, 0]
-    (batch,) = TextLoader(corpus, 4, pad_id=0)
+    (batch,) = text_loader(corpus, 4, pad_id=0)
     assert batch.lengths.tolist() == sorted(
         map(len, tokenizer.encode(TEXTS, add_special_tokens=True, split_special_tokens=False)), reverse=True
     )
     assert (batch.input_ids[1, batch.lengths[1] :] == 0).all()
     assert batch.num_targets == 4
-    result = {tuple(row) for batch in TextLoader(corpus, 1, pad_id=0) for row in batch.input_ids.tolist()}
+    result = {tuple(row) for batch in text_loader(corpus, 1, pad_id=0) for row in batch.input_ids.tolist()}
     assert result == {
         tuple(each) for each in tokenizer.encode(TEXTS, add_special_tokens=True, split_special_tokens=False)
     }
@@ -60,7 +60,7 @@ def test_masked_tokens_have_the_proportions_of_the_paper(tmp_path, tokenizer):
     corpus = tokenize_texts([tmp_path / "a.txt"], tokenizer, tmp_path / "cache", max_length=60)
     assert (len(corpus), corpus.num_empty) == (60, 59)
     options = {"pad_id": 0, "mask_id": 3, "vocab_size": 300, "mlm_probability": 0.3}
-    loader = MaskedLMLoader(corpus, 600, seed=1, **options)
+    loader = masked_lm_loader(corpus, 600, seed=1, **options)
     num_selected = num_masked = num_kept = num_inner = 0
     for epoch in range(8):
         for rows in loader.sampler.plan(epoch):
@@ -79,12 +79,12 @@ def test_masked_tokens_have_the_proportions_of_the_paper(tmp_path, tokenizer):
     assert num_selected / num_inner == pytest.approx(0.3, abs=0.01)
     assert num_masked / num_selected == pytest.approx(0.8, abs=0.02)
     assert num_kept / num_selected == pytest.approx(0.1, abs=0.02)
-    other = MaskedLMLoader(corpus, 600, seed=1, **options)
-    one = iter(MaskedLMLoader(corpus, 600, seed=1, **options))
+    other = masked_lm_loader(corpus, 600, seed=1, **options)
+    one = iter(masked_lm_loader(corpus, 600, seed=1, **options))
     assert next(one).input_ids.tolist() == next(iter(other)).input_ids.tolist()
-    validation = [batch.labels.tolist() for batch in MaskedLMLoader(corpus, 600, **options)]
-    assert validation == [batch.labels.tolist() for batch in MaskedLMLoader(corpus, 600, **options)]
-    shares = [[batch.labels.tolist() for batch in MaskedLMLoader(corpus, 600, rank=rank, world_size=2, **options)]
+    validation = [batch.labels.tolist() for batch in masked_lm_loader(corpus, 600, **options)]
+    assert validation == [batch.labels.tolist() for batch in masked_lm_loader(corpus, 600, **options)]
+    shares = [[batch.labels.tolist() for batch in masked_lm_loader(corpus, 600, rank=rank, world_size=2, **options)]
               for rank in range(2)]  # fmt: skip
     assert sorted(validation) == sorted(shares[0] + shares[1])
 
@@ -94,12 +94,12 @@ def test_a_resumed_loader_draws_the_same_masks(tmp_path, tokenizer, num_workers)
     (tmp_path / "a.txt").write_text("\n".join(TEXTS * 20))
     corpus = tokenize_texts([tmp_path / "a.txt"], tokenizer, tmp_path / "cache", max_length=60)
     options = {"pad_id": 0, "mask_id": 3, "vocab_size": 300, "seed": 1}
-    loader = MaskedLMLoader(corpus, 200, num_workers=num_workers, **options)
+    loader = masked_lm_loader(corpus, 200, num_workers=num_workers, **options)
     batches, states = [], []
     for batch in islice(loader, 2 * len(loader.sampler.plan(0))):
         batches.append(batch.input_ids.tolist())
         states.append(loader.state_dict())
-    resumed = MaskedLMLoader(corpus, 200, **options)
+    resumed = masked_lm_loader(corpus, 200, **options)
     resumed.load_state_dict(states[4])
     assert [batch.input_ids.tolist() for batch in islice(resumed, len(batches) - 5)] == batches[5:]
 
@@ -107,7 +107,7 @@ def test_a_resumed_loader_draws_the_same_masks(tmp_path, tokenizer, num_workers)
 def test_at_least_one_token_of_a_batch_is_predicted(tmp_path, tokenizer):
     (tmp_path / "a.txt").write_text("a\n")
     corpus = tokenize_texts([tmp_path / "a.txt"], tokenizer, tmp_path / "cache", max_length=9)
-    (batch,) = MaskedLMLoader(corpus, 20, pad_id=0, mask_id=3, vocab_size=300, mlm_probability=1e-9)
+    (batch,) = masked_lm_loader(corpus, 20, pad_id=0, mask_id=3, vocab_size=300, mlm_probability=1e-9)
     assert batch.num_targets == 1
     assert batch.labels[0, 1] != IGNORE_INDEX
 
@@ -158,11 +158,11 @@ def test_paths_may_be_str(tmp_path, tokenizer, labeled):
 def test_impossible_batches_are_refused(tmp_path, tokenizer, labeled):
     corpus = tokenize_texts([labeled], tokenizer, tmp_path / "cache", max_length=9)
     with pytest.raises(InvalidArgument, match="batch_size: expected an int of at least 1, got 0"):
-        TextLoader(corpus, 0, pad_id=0)
+        text_loader(corpus, 0, pad_id=0)
     with pytest.raises(InvalidType, match=r"batch_size: expected an int of at least 1, got 1\.5"):
-        TextLoader(corpus, 1.5, pad_id=0)
+        text_loader(corpus, 1.5, pad_id=0)
     with pytest.raises(InvalidArgument, match="mlm_probability: expected at most 1, got 5"):
-        MaskedLMLoader(corpus, 20, pad_id=0, mask_id=3, vocab_size=300, mlm_probability=5)
+        masked_lm_loader(corpus, 20, pad_id=0, mask_id=3, vocab_size=300, mlm_probability=5)
 
 
 def test_negative_rows_count_from_the_end(tmp_path, tokenizer, labeled):

@@ -79,7 +79,7 @@ def discard_metrics(path: Path) -> None:
 
 
 def tokenize(folder: Path) -> None:
-    tokenize_once(folder, "key", ["source"], lambda counts: iter([[[[*range(99)]] * 99]]))
+    tokenize_once(folder, ["source"], lambda files, counts: iter([[[[*range(99)]] * 99]]), [])
 
 
 FILES: dict[str, Callable[[Path], object]] = {

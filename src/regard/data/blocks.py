@@ -98,30 +98,37 @@ def tokenize_stream(
     """
     with Checks() as checks:
         checks.choice("sample_by", sample_by, get_args(SampleBy))
-    end = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
-
-    def tokenize(counts: Counter[str]) -> Iterator[Columns]:
-        for lines in read_text(files, fraction_range):
-            if sample_by == "line":
-                chunks, line_end = chunked(line.rstrip("\n") for line in lines if line.strip()), end
-            else:
-                offsets = itertools.accumulate(map(len, lines), initial=0)
-                pieces = itertools.groupby(zip(lines, offsets, strict=False), lambda pair: pair[1] // _PIECE_SIZE)
-                chunks, line_end = (["".join(line for line, _ in piece)] for _, piece in pieces), []
-            for texts in chunks:
-                counts["num_characters"] += sum(map(len, texts))
-                yield ([[*ids, *line_end] for ids in tokenizer.encode(texts)],)
-            if sample_by == "document":
-                yield ([end],)
-
-    key = f"stream\n{fraction_range}\n{sample_by}\n{tokenizer.fingerprint}\n{(hashes or FileHashes())(files)}"
-    (stream,), counts = tokenize_once(cache, key, ["stream"], tokenize)
+    options = {"tokenizer": tokenizer, "fraction_range": fraction_range, "sample_by": sample_by}
+    (stream,), counts = tokenize_once(cache, ["stream"], _tokenize, files, hashes=hashes, **options)
     if len(stream.ids) < 2:
         raise InvalidFile(f"{' and '.join(map(str, files))}: expected at least two tokens, got {len(stream.ids)}")
     return TokenStream(stream.ids, counts["num_characters"])
 
 
-class BlockLoader(ResumableLoader):
+def _tokenize(
+    files: Sequence[str | Path],
+    counts: Counter[str],
+    *,
+    tokenizer: Any,
+    fraction_range: tuple[float, float],
+    sample_by: SampleBy,
+) -> Iterator[Columns]:
+    end = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
+    for lines in read_text(files, fraction_range):
+        if sample_by == "line":
+            chunks, line_end = chunked(line.rstrip("\n") for line in lines if line.strip()), end
+        else:
+            offsets = itertools.accumulate(map(len, lines), initial=0)
+            pieces = itertools.groupby(zip(lines, offsets, strict=False), lambda pair: pair[1] // _PIECE_SIZE)
+            chunks, line_end = (["".join(line for line, _ in piece)] for _, piece in pieces), []
+        for texts in chunks:
+            counts["num_characters"] += sum(map(len, texts))
+            yield ([[*ids, *line_end] for ids in tokenizer.encode(texts)],)
+        if sample_by == "document":
+            yield ([end],)
+
+
+def block_loader(stream: TokenStream, block_size: int, batch_size: int, **options: Any) -> ResumableLoader:
     """Batches of blocks of a stream: `BlockBatch`.
 
     Training: each epoch starts at a random offset, cuts the stream into blocks and shuffles them; the remainders at
@@ -140,22 +147,20 @@ class BlockLoader(ResumableLoader):
         InvalidFile: If the stream is too short for one block in training.
 
     Examples:
-        >>> loader = BlockLoader(TokenStream(np.arange(8), 8), block_size=3, batch_size=2)
+        >>> loader = block_loader(TokenStream(np.arange(8), 8), block_size=3, batch_size=2)
         >>> [batch.input_ids.tolist() for batch in loader]
         [[[0, 1, 2], [3, 4, 5]], [[6]]]
     """
-
-    def __init__(self, stream: TokenStream, block_size: int, batch_size: int, **options: Any) -> None:
-        with Checks() as checks:
-            checks.integer("block_size", block_size, low=1)
-            checks.integer("batch_size", batch_size, low=1)
-        if options.get("seed") is not None and len(stream) <= block_size:
-            raise InvalidFile(
-                f"block_size: expected a text of at least {block_size + 1} tokens, a block and the next token, got "
-                f"{len(stream)}; provide more text or smaller blocks"
-            )
-        make_batches = partial(_block_batches, len(stream) - 1, block_size, batch_size)
-        super().__init__(stream, make_batches, partial(collate_blocks, block_size=block_size), **options)
+    with Checks() as checks:
+        checks.integer("block_size", block_size, low=1)
+        checks.integer("batch_size", batch_size, low=1)
+    if options.get("seed") is not None and len(stream) <= block_size:
+        raise InvalidFile(
+            f"block_size: expected a text of at least {block_size + 1} tokens, a block and the next token, got "
+            f"{len(stream)}; provide more text or smaller blocks"
+        )
+    make_batches = partial(_block_batches, len(stream) - 1, block_size, batch_size)
+    return ResumableLoader(stream, make_batches, partial(collate_blocks, block_size=block_size), **options)
 
 
 def _block_batches(

@@ -60,7 +60,16 @@ def mask_tokens(
     return torch.from_numpy(masked).to(input_ids.device), torch.from_numpy(labels).to(input_ids.device)
 
 
-class MaskedLMLoader(ResumableLoader):
+def masked_lm_loader(
+    dataset: TextDataset,
+    max_tokens: int,
+    *,
+    pad_id: int,
+    mask_id: int,
+    vocab_size: int,
+    mlm_probability: float = 0.15,
+    **options: Any,
+) -> ResumableLoader:
     """Token-budget batches of texts of similar length, masked differently in each epoch: `TextBatch`.
 
     Args:
@@ -76,25 +85,13 @@ class MaskedLMLoader(ResumableLoader):
         InvalidType: If a number has a wrong type.
         InvalidArgument: If a number is out of range.
     """
-
-    def __init__(
-        self,
-        dataset: TextDataset,
-        max_tokens: int,
-        *,
-        pad_id: int,
-        mask_id: int,
-        vocab_size: int,
-        mlm_probability: float = 0.15,
-        **options: Any,
-    ) -> None:
-        with Checks() as checks:
-            if checks.number("mlm_probability", mlm_probability, above=0):
-                checks.that(mlm_probability <= 1, f"mlm_probability: expected at most 1, got {mlm_probability}")
-        lengths = dataset.texts.lengths - 1  # the budget counts one special token more
-        make_batches = partial(token_budget_batches, lengths, lengths, max_tokens)
-        masking = {"mlm_probability": mlm_probability, "mask_id": mask_id, "vocab_size": vocab_size}
-        super().__init__(dataset, make_batches, partial(collate_masked, pad_id=pad_id, **masking), **options)
+    with Checks() as checks:
+        if checks.number("mlm_probability", mlm_probability, above=0):
+            checks.that(mlm_probability <= 1, f"mlm_probability: expected at most 1, got {mlm_probability}")
+    lengths = dataset.texts.lengths - 1  # the budget counts one special token more
+    make_batches = partial(token_budget_batches, lengths, lengths, max_tokens)
+    masking = {"mlm_probability": mlm_probability, "mask_id": mask_id, "vocab_size": vocab_size}
+    return ResumableLoader(dataset, make_batches, partial(collate_masked, pad_id=pad_id, **masking), **options)
 
 
 def collate_masked(dataset: TextDataset, indices: BatchIndices, *, pad_id: int, **masking: Any) -> TextBatch:

@@ -86,34 +86,41 @@ def tokenize_pairs(
     Raises:
         InvalidFile: If a file cannot be read, no pair is left, or the cache cannot be written.
     """
-
-    def tokenize(counts: Counter[str]) -> Iterator[Columns]:
-        links = None if alignments is None else read_alignments(alignments)
-        for chunk in chunked(enumerate(read_pairs(files), start=1)):
-            sources, targets = (tokenizer.encode([pair[side] for _, pair in chunk]) for side in (0, 1))
-            rows: list[tuple[list[int], ...]] = []
-            for (line, _), source, target in zip(chunk, sources, targets, strict=True):
-                where = f"{alignments}, line {line}"
-                aligned = () if links is None else (_align_tokens(tokenizer, source, target, links, where),)
-                if not source or not target:
-                    counts["num_empty"] += 1
-                elif max_length is not None and max(len(source), len(target)) > max_length:
-                    counts["num_too_long"] += 1
-                else:
-                    rows.append((source, target, *aligned))
-            if rows:
-                yield list(zip(*rows, strict=True))
-        if links is not None and next(links, None) is not None:
-            raise InvalidFile(f"{alignments}: expected one line per pair, got more")
-
-    hashed = (hashes or FileHashes())([*files, *([] if alignments is None else [alignments])])
-    key = f"pairs\n{max_length}\n{tokenizer.fingerprint}\n{hashed}"
-    names = ["source", "target"] if alignments is None else ["source", "target", "alignment"]
-    (source, target, *rest), counts = tokenize_once(cache, key, names, tokenize)
+    aligned = None if alignments is None else Path(alignments)
+    names = ["source", "target"] if aligned is None else ["source", "target", "alignment"]
+    options = {"tokenizer": tokenizer, "max_length": max_length, "alignments": aligned}
+    (source, target, *rest), counts = tokenize_once(cache, names, _tokenize, files, hashes=hashes, **options)
     if not len(source):
         skipped = f"{counts['num_empty']} empty, {counts['num_too_long']} too long"
         raise InvalidFile(f"{' and '.join(map(str, files))}: expected at least one usable pair, got none ({skipped})")
     return PairDataset(source, target, rest[0] if rest else None, counts["num_empty"], counts["num_too_long"])
+
+
+def _tokenize(
+    files: Sequence[str | Path],
+    counts: Counter[str],
+    *,
+    tokenizer: Tokenizer,
+    max_length: int | None,
+    alignments: Path | None,
+) -> Iterator[Columns]:
+    links = None if alignments is None else read_alignments(alignments)
+    for chunk in chunked(enumerate(read_pairs(files), start=1)):
+        sources, targets = (tokenizer.encode([pair[side] for _, pair in chunk]) for side in (0, 1))
+        rows: list[tuple[list[int], ...]] = []
+        for (line, _), source, target in zip(chunk, sources, targets, strict=True):
+            where = f"{alignments}, line {line}"
+            aligned = () if links is None else (_align_tokens(tokenizer, source, target, links, where),)
+            if not source or not target:
+                counts["num_empty"] += 1
+            elif max_length is not None and max(len(source), len(target)) > max_length:
+                counts["num_too_long"] += 1
+            else:
+                rows.append((source, target, *aligned))
+        if rows:
+            yield list(zip(*rows, strict=True))
+    if links is not None and next(links, None) is not None:
+        raise InvalidFile(f"{alignments}: expected one line per pair, got more")
 
 
 def _align_tokens(
@@ -132,7 +139,7 @@ def _align_tokens(
     return [positions.get(word, -1) for word in target_words]
 
 
-class PairLoader(ResumableLoader):
+def pair_loader(dataset: PairDataset, max_tokens: int, **options: Any) -> ResumableLoader:
     """Token-budget batches of pairs: `PairBatch`.
 
     Args:
@@ -140,10 +147,8 @@ class PairLoader(ResumableLoader):
         max_tokens: Maximum tokens of a batch, as in `token_budget_batches`.
         options: Those of `ResumableLoader`, whose errors are raised.
     """
-
-    def __init__(self, dataset: PairDataset, max_tokens: int, **options: Any) -> None:
-        make_batches = partial(token_budget_batches, dataset.source.lengths, dataset.target.lengths, max_tokens)
-        super().__init__(dataset, make_batches, collate_pairs, **options)
+    make_batches = partial(token_budget_batches, dataset.source.lengths, dataset.target.lengths, max_tokens)
+    return ResumableLoader(dataset, make_batches, collate_pairs, **options)
 
 
 def collate_pairs(dataset: PairDataset, indices: BatchIndices) -> PairBatch:

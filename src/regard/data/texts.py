@@ -108,20 +108,27 @@ def tokenize_texts(
     with Checks() as checks:
         num_special = len(tokenizer.encode([""], add_special_tokens=True)[0])
         checks.integer("max_length", max_length, low=num_special + 1)
-
-    def tokenize(counts: Counter[str]) -> Iterator[Columns]:
-        for chunk in chunked(_read_lines(files, counts) if labels is None else _read_labeled(files, labels)):
-            texts, indices = zip(*chunk, strict=True)
-            # "[MASK]" is text in masked language modeling, where batches mask tokens; a classifier reads it as a token
-            encoded = tokenizer.encode(texts, add_special_tokens=True, split_special_tokens=labels is None)
-            counts["num_truncated"] += sum(len(ids) > max_length for ids in encoded)
-            yield truncate(encoded, max_length, tokenizer), [[index] for index in indices]
-
-    key = f"texts\n{max_length}\n{labels}\n{tokenizer.fingerprint}\n{(hashes or FileHashes())(files)}"
-    (texts, indices), counts = tokenize_once(cache, key, ["texts", "labels"], tokenize)
+    options = {"tokenizer": tokenizer, "max_length": max_length, "labels": labels}
+    (texts, indices), counts = tokenize_once(cache, ["texts", "labels"], _tokenize, files, hashes=hashes, **options)
     if not len(texts):
         raise InvalidFile(f"{' and '.join(map(str, files))}: expected at least one text, got none")
     return TextDataset(texts, indices.ids, counts["num_truncated"], counts["num_empty"])
+
+
+def _tokenize(
+    files: Sequence[str | Path],
+    counts: Counter[str],
+    *,
+    tokenizer: Any,
+    max_length: int,
+    labels: Sequence[str] | None,
+) -> Iterator[Columns]:
+    for chunk in chunked(_read_lines(files, counts) if labels is None else _read_labeled(files, labels)):
+        texts, indices = zip(*chunk, strict=True)
+        # "[MASK]" is text in masked language modeling, where batches mask tokens; a classifier reads it as a token
+        encoded = tokenizer.encode(texts, add_special_tokens=True, split_special_tokens=labels is None)
+        counts["num_truncated"] += sum(len(ids) > max_length for ids in encoded)
+        yield truncate(encoded, max_length, tokenizer), [[index] for index in indices]
 
 
 def truncate(sequences: Sequence[list[int]], max_length: int, tokenizer: Any) -> list[list[int]]:
@@ -148,7 +155,7 @@ def _read_labeled(files: Sequence[str | Path], labels: Sequence[str]) -> Iterato
         yield text, indices[label]
 
 
-class TextLoader(ResumableLoader):
+def text_loader(dataset: TextDataset, batch_size: int, pad_id: int, **options: Any) -> ResumableLoader:
     """Batches of labeled texts: `TextBatch`. In validation, longer texts come first.
 
     Args:
@@ -161,18 +168,14 @@ class TextLoader(ResumableLoader):
         InvalidType: If ``batch_size`` is not an int.
         InvalidArgument: If it is not positive.
     """
+    with Checks() as checks:
+        checks.integer("batch_size", batch_size, low=1)
 
-    def __init__(self, dataset: TextDataset, batch_size: int, pad_id: int, **options: Any) -> None:
-        with Checks() as checks:
-            checks.integer("batch_size", batch_size, low=1)
+    def make_batches(rng: np.random.Generator | None) -> list[np.ndarray]:
+        lengths = dataset.texts.lengths
+        return split(np.argsort(-lengths, kind="stable") if rng is None else rng.permutation(len(lengths)), batch_size)
 
-        def make_batches(rng: np.random.Generator | None) -> list[np.ndarray]:
-            lengths = dataset.texts.lengths
-            return split(
-                np.argsort(-lengths, kind="stable") if rng is None else rng.permutation(len(lengths)), batch_size
-            )
-
-        super().__init__(dataset, make_batches, partial(collate_texts, pad_id=pad_id), **options)
+    return ResumableLoader(dataset, make_batches, partial(collate_texts, pad_id=pad_id), **options)
 
 
 def collate_texts(dataset: TextDataset, indices: BatchIndices, *, pad_id: int) -> TextBatch:

@@ -6,25 +6,28 @@ import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
+from inspect import isfunction
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from regard.errors import InvalidFile
+from regard.errors import InvalidFile, InvalidType, short_repr
 from regard.files import flush_to_disk, staging_folder
 from regard.input_files import check_file, exists, read_json
+from regard.text.base import BaseTokenizer
 from regard.text.readers import check_files
 
 Item = TypeVar("Item")
 Columns = Sequence[Sequence[Sequence[int]]]
 """Rows of token ids of each column of a dataset."""
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 COUNTS_FILE, CHECKSUMS_FILE = "counts.json", "checksums.json"
 CHUNK_SIZE = 10_000  # texts that are tokenized together
 
@@ -62,33 +65,49 @@ class TokenDataset(Dataset[Tensor]):
 
 
 def tokenize_once(
-    cache: str | Path, key: str, columns: Sequence[str], tokenize: Callable[[Counter[str]], Iterator[Columns]]
+    cache: str | Path,
+    columns: Sequence[str],
+    tokenize: Callable[..., Iterator[Columns]],
+    files: Sequence[str | Path],
+    *,
+    hashes: FileHashes | None = None,
+    **options: Any,
 ) -> tuple[list[TokenDataset], Counter[str]]:
     """Write columns of token ids into a folder of the cache, unless it is there, and map them into memory.
+
+    The folder's name is a hash of all arguments of `tokenize`: of the content of files, of the fingerprint of a
+    tokenizer, and of other values. A function has no other data than its arguments, so nothing that determines the
+    token ids can be missing from the hash.
 
     The folder appears only when it is complete and on disk. Of several processes that write it, the first to finish
     wins. Its files have checksums, which are compared whenever it is opened.
 
     Args:
         cache: Folder of all cached datasets.
-        key: Everything that determines the token ids.
         columns: Names of the columns.
-        tokenize: Yields the rows of all columns chunk by chunk; what it counts is saved with them.
+        tokenize: A function, called as ``tokenize(files, counts, **options)``, that yields the rows of all columns
+            chunk by chunk; what it counts is saved with them. It must not use variables of a function around it.
+        files: The files that it reads.
+        hashes: Computes the hashes of files. Default: a new one.
+        options: Its other arguments: tokenizers, files as `Path`, and what JSON can represent.
 
     Returns:
         The columns and the counts.
 
     Raises:
-        InvalidFile: If the cache cannot be written, or is damaged. Errors of ``tokenize`` propagate.
+        InvalidType: If files are not a sequence, or the cache cannot know whether an option or `tokenize` is the same.
+        InvalidFile: If a file cannot be read, or the cache cannot be written or is damaged. Errors of ``tokenize``
+            propagate.
     """
     cache = Path(cache)
-    folder = cache / hashlib.sha256(f"{FORMAT_VERSION}\n{key}".encode()).hexdigest()[:16]
+    key = _cache_key(tokenize, files, options, hashes or FileHashes())
+    folder = cache / hashlib.sha256(key.encode()).hexdigest()[:16]
     try:
         if not exists(folder):
             with staging_folder(cache) as staging:
                 draft = staging / folder.name
                 draft.mkdir()
-                _write(draft, columns, tokenize)
+                _write(draft, columns, partial(tokenize, files, **options))
                 for path in (*draft.iterdir(), draft):
                     flush_to_disk(path)
                 try:
@@ -103,6 +122,26 @@ def tokenize_once(
         raise InvalidFile(f"{folder}: the tokenized data could not be written: {error.strerror or error}") from error
     counts = _check(folder, columns)
     return [_open(folder, name) for name in columns], counts
+
+
+def _cache_key(
+    tokenize: Callable[..., Any], files: Sequence[str | Path], options: Mapping[str, Any], hashes: FileHashes
+) -> str:
+    """Everything that determines the token ids."""
+    if not isfunction(tokenize) or tokenize.__closure__:
+        names = tokenize.__code__.co_freevars if isfunction(tokenize) else [type(tokenize).__name__]
+        raise InvalidType(f"tokenize: expected a function of its arguments alone, got one of {', '.join(names)}")
+
+    def content_of(value: object) -> str:
+        if isinstance(value, Path):
+            return hashes([value])
+        if isinstance(value, BaseTokenizer):
+            return value.fingerprint
+        expected = "a tokenizer, a Path or a value that JSON can represent"
+        raise InvalidType(f"options: expected {expected}, got {short_repr(value)}")
+
+    function = f"{tokenize.__module__}.{tokenize.__qualname__}"
+    return json.dumps([FORMAT_VERSION, function, hashes(files), options], default=content_of)
 
 
 def _write(folder: Path, columns: Sequence[str], tokenize: Callable[[Counter[str]], Iterator[Columns]]) -> None:
@@ -177,6 +216,11 @@ class FileHashes:
 
     def __init__(self) -> None:
         self._digests: dict[str | Path, str] = {}
+        self._known: dict[tuple[str | Path, ...], str] = {}
+
+    def add(self, files: Sequence[str | Path], value: str) -> None:
+        """Take the hash of files from another process that has read them."""
+        self._known[tuple(files)] = value
 
     def __call__(self, files: Sequence[str | Path]) -> str:
         """The hash of files in their order, whatever their names are.
@@ -186,6 +230,8 @@ class FileHashes:
             InvalidFile: If a file cannot be read.
         """
         check_files(files)
+        if tuple(files) in self._known:
+            return self._known[tuple(files)]
         for path in files:
             if path not in self._digests:
                 self._digests[path] = _hash_file(path)

@@ -53,8 +53,9 @@ class BaseTokenizer(ABC):
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the files that determine the ids of a text."""
-        return hashlib.sha256(b"\n".join(self._files[name] for name in self.required_files)).hexdigest()
+        """A digest of what determines the ids of a text: files, and the ids of special tokens, which others can set."""
+        special = repr((self.pad_id, self.bos_id, self.eos_id, self.mask_id)).encode()
+        return hashlib.sha256(b"\n".join([*(self._files[name] for name in self.required_files), special])).hexdigest()
 
     @abstractmethod
     def encode(

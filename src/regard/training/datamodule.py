@@ -56,7 +56,7 @@ class TaskDataModule(L.LightningDataModule):
         # the tokenizer of a run without a saved state can be of other data
         if not is_resumed or not self.folder.is_dir():
             self.task.train_tokenizer().save(self.folder)
-        self.setup("fit")
+        self._load_data()
         if not is_resumed or not exists(path):
             with atomic_write(path, text=True) as file:
                 file.write(json.dumps({**hashes, TOKENIZER_KEY: self.task.tokenizer.fingerprint}))
@@ -76,9 +76,15 @@ class TaskDataModule(L.LightningDataModule):
         return values
 
     def setup(self, stage: str) -> None:
-        """Load the tokenizer and the datasets (once on every process)."""
+        """Load the tokenizer and the datasets (once on every process), whose files only rank 0 reads."""
         if self.is_set_up:  # by `prepare_data`, on rank 0
             return
+        hashes = self._read_hashes(self.folder / HASHES_FILE)
+        for key, files in self.recipe.files.items():
+            self.task.hashes.add(files, hashes[key])
+        self._load_data()
+
+    def _load_data(self) -> None:
         task = self.task
         task.tokenizer = Tokenizer.load(self.folder)
         task.train_data = task.tokenize(task.train_files, "train", self.folder)

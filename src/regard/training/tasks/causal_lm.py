@@ -13,7 +13,8 @@ from pydantic import Tag
 from torch import Tensor
 
 from regard.checks import Checks
-from regard.data.blocks import BlockBatch, BlockLoader, TokenStream, read_text, tokenize_stream
+from regard.data.batching import ResumableLoader
+from regard.data.blocks import BlockBatch, TokenStream, block_loader, read_text, tokenize_stream
 from regard.metrics.classification import perplexity
 from regard.models import GPT, GPTConfig
 from regard.nn.linear_cross_entropy import TokenLoss
@@ -118,9 +119,9 @@ class CausalLMTask(Task):
     def describe(self, dataset: TokenStream) -> str:
         return f"{len(dataset)} tokens, {dataset.num_characters} characters"
 
-    def loader(self, dataset: TokenStream, **options: Any) -> BlockLoader:
+    def loader(self, dataset: TokenStream, **options: Any) -> ResumableLoader:
         data = self.recipe.data
-        return BlockLoader(dataset, data.block_size, data.batch_size, **options)
+        return block_loader(dataset, data.block_size, data.batch_size, **options)
 
     def build_model(self) -> GPT:
         model: ModelSection = self.recipe.model

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.data.batching import ResumableLoader
-from regard.data.texts import TextBatch, TextDataset, TextLoader, read_label_names, tokenize_texts
+from regard.data.texts import TextBatch, TextDataset, read_label_names, text_loader, tokenize_texts
 from regard.metrics.classification import classification_metrics
 from regard.models import Bert
 from regard.text.readers import read_labeled_texts
@@ -70,8 +70,8 @@ class ClassificationTask(BertTask):
     def statistics(self, loader: ResumableLoader) -> list[str]:
         return [f"classes: {', '.join(self.labels)}"]
 
-    def loader(self, dataset: TextDataset, **options: Any) -> TextLoader:
-        return TextLoader(dataset, self.recipe.data.batch_size, self.tokenizer.pad_id, **options)
+    def loader(self, dataset: TextDataset, **options: Any) -> ResumableLoader:
+        return text_loader(dataset, self.recipe.data.batch_size, self.tokenizer.pad_id, **options)
 
     def build_model(self) -> Bert:
         return self.build_bert(self.labels)

@@ -11,7 +11,8 @@ from pydantic import Field
 from torch import Tensor
 
 from regard.checks import Checks
-from regard.data.masking import MaskedLMLoader
+from regard.data.batching import ResumableLoader
+from regard.data.masking import masked_lm_loader
 from regard.data.texts import TextBatch, TextDataset, tokenize_texts
 from regard.errors import InvalidFile
 from regard.metrics.classification import perplexity
@@ -71,10 +72,10 @@ class MaskedLMTask(BertTask):
         options = {"max_length": self.recipe.data.max_length, "hashes": self.hashes}
         return tokenize_texts(files, self.tokenizer, cache, **options)
 
-    def loader(self, dataset: TextDataset, **options: Any) -> MaskedLMLoader:
+    def loader(self, dataset: TextDataset, **options: Any) -> ResumableLoader:
         if self.tokenizer.mask_id is None:
             raise InvalidFile(f"{self.recipe.model.checkpoint}: expected a tokenizer with a mask token, got none")
-        return MaskedLMLoader(
+        return masked_lm_loader(
             dataset,
             self.recipe.data.max_tokens_per_batch,
             pad_id=self.tokenizer.pad_id,

@@ -13,7 +13,7 @@ from torch import Tensor, distributed
 
 from regard.checks import Checks
 from regard.data.batching import ResumableLoader, padding_fraction
-from regard.data.pairs import PairBatch, PairDataset, PairLoader, encoder_batch, tokenize_pairs
+from regard.data.pairs import PairBatch, PairDataset, encoder_batch, pair_loader, tokenize_pairs
 from regard.errors import InvalidFile, short_repr
 from regard.generation.greedy import greedy
 from regard.metrics.translation import corpus_scores
@@ -181,8 +181,8 @@ class TranslationTask(Task):
         step = max(1, len(fitting) // max(1, count))  # spread over the file, which may be sorted
         return dict(fitting[::step][:count]), len(references) - len(fitting)
 
-    def loader(self, dataset: PairDataset, **options: Any) -> PairLoader:
-        return PairLoader(dataset, self.recipe.data.max_tokens_per_batch, **options)
+    def loader(self, dataset: PairDataset, **options: Any) -> ResumableLoader:
+        return pair_loader(dataset, self.recipe.data.max_tokens_per_batch, **options)
 
     def build_model(self) -> EncoderDecoder:
         model: ModelSection = self.recipe.model
