@@ -6,11 +6,10 @@ import re
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import regard
-from regard.errors import InvalidArgument, InvalidType, count_problems, raise_problems, short_repr
+from regard.errors import InvalidArgument, InvalidType, raise_problems, short_repr
 
 
 def test_one_problem_is_the_message():
@@ -35,17 +34,6 @@ def test_equal_problems_are_listed_once():
     with pytest.raises(InvalidType) as caught:
         raise_problems(["key: is missing", "value: is missing", "key: is missing"], InvalidType)
     assert str(caught.value) == "2 problems:\n  - key: is missing\n  - value: is missing"
-
-
-def test_counts_are_integers_of_at_least_a_minimum():
-    assert count_problems(heads=4, width=None, size=np.int64(2)) == []
-    assert count_problems(0, heads=-1, width=0) == ["heads must be at least 0, but is -1"]
-    problems = count_problems(heads=2.0, width="4", size=True)
-    assert problems == [
-        "heads must be an int, but is 2.0",
-        "width must be an int, but is '4'",
-        "size must be an int, but is True",
-    ]
 
 
 def _aliases(depth: int) -> object:

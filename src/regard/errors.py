@@ -7,7 +7,6 @@ import importlib
 import reprlib
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from numbers import Integral
 from typing import Any
 
 
@@ -138,17 +137,6 @@ def short_repr(value: object) -> str:
     """
     text = _ShortRepr().repr1(value, _ShortRepr().maxlevel)
     return text if len(text) <= MAX_REPR else text[: MAX_REPR - 1] + "…"
-
-
-def count_problems(least: int = 1, **counts: Any) -> list[str]:
-    """The problems with counts, each of which must be an int of at least ``least`` or None."""
-    problems: list[str] = []
-    for name, count in counts.items():
-        if isinstance(count, bool) or not isinstance(count, Integral | None):
-            problems.append(f"{name} must be an int, but is {short_repr(count)}")
-        elif count is not None and count < least:
-            problems.append(f"{name} must be at least {least}, but is {count}")
-    return problems
 
 
 def require(module: str, *, extra: str, needed_by: str) -> Any:

@@ -167,7 +167,7 @@ def test_unsupported_inputs_are_refused(folders):
     for wrong in (3, None, ["the cat"]):
         with pytest.raises(InvalidType, match="text: expected a text or the path of an image"):
             electra.record(wrong)
-    with pytest.raises(InvalidArgument, match="length must be at least 1"):
+    with pytest.raises(InvalidArgument, match="length: expected an int of at least 1, got 0"):
         electra.record_repeated_tokens(0)
     with pytest.raises(InvalidArgument, match="text and max_new_tokens: 43 tokens"):
         mistral.record("the cat", max_new_tokens=40)

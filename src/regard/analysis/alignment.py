@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard.analysis.padding import know_padding, valid_rows_and_columns
 from regard.checks import Checks
-from regard.errors import InvalidArgument, InvalidType, count_problems, did_you_mean, raise_problems, short_repr
+from regard.errors import InvalidArgument, InvalidType, did_you_mean, short_repr
 from regard.recordings.layer import Layer, check_head_indices, require_one_sequence
 from regard.recordings.recording import Recording
 from regard.text.tokens import is_special
@@ -89,7 +89,8 @@ def align(
     if not cross:
         raise InvalidArgument(f"align: no cross-attention of {recording.model_name or 'the model'} was recorded")
     require_one_sequence(cross)
-    raise_problems(count_problems(num_heads=num_heads))
+    with Checks() as checks:
+        checks.integer("num_heads", num_heads, low=1, optional=True)
     if len({layer.weights.shape[2:] for layer in cross}) > 1:
         sizes = ", ".join(f"{layer.name} ({len(layer.query_tokens)} x {len(layer.key_tokens)})" for layer in cross)
         raise InvalidArgument(f"align: expected cross-attention layers of one size (target x source), got {sizes}")

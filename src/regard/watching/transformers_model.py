@@ -14,13 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from regard.analysis.head_scores import repeated_random_tokens
+from regard.checks import Checks
 from regard.errors import (
     InvalidArgument,
     InvalidFile,
     InvalidType,
     RegardError,
-    count_problems,
-    raise_problems,
 )
 from regard.files import as_path
 from regard.input_files import check_file, exists
@@ -119,19 +118,20 @@ class TransformersModel:
             raise InvalidArgument(
                 f"tokenizer: {self.name} needs one to read text; pass TransformersModel(model, tokenizer)"
             )
-        problems = surrogate_errors([("text", text), ("target", target or "")])
-        problems += count_problems(max_new_tokens=max_new_tokens)
+        checks = Checks()
+        checks.integer("max_new_tokens", max_new_tokens, low=1, optional=True)
+        checks.problems += surrogate_errors([("text", text), ("target", target or "")])
         if not text.strip():
-            problems.append("text: expected a text, but it is empty")
+            checks.fail("text: expected a text, but it is empty")
         if is_image and (target is not None or max_new_tokens is not None):
-            problems.append(f"target, max_new_tokens: {self.name} reads an image; leave them out")
+            checks.fail(f"target, max_new_tokens: {self.name} reads an image; leave them out")
         elif has_decoder and target is not None and max_new_tokens is not None:
-            problems.append("max_new_tokens: with a target no token is generated; leave one of them out")
+            checks.fail("max_new_tokens: with a target no token is generated; leave one of them out")
         elif not has_decoder and max_new_tokens is not None and not self.model.can_generate():
-            problems.append(f"max_new_tokens: {type(self.model).__name__} cannot generate")
+            checks.fail(f"max_new_tokens: {type(self.model).__name__} cannot generate")
         elif not has_decoder and target is not None and self.model.can_generate():
-            problems.append(f"target: {self.name} has no encoder, so it takes one text")
-        raise_problems(problems)
+            checks.fail(f"target: {self.name} has no encoder, so it takes one text")
+        checks.raise_problems()
         if is_image:
             return self._record_image(Path(text))
         if has_decoder:
@@ -154,7 +154,8 @@ class TransformersModel:
         Reference:
             Olsson et al. 2022, "In-context Learning and Induction Heads".
         """
-        raise_problems(count_problems(length=length))
+        with Checks() as checks:
+            checks.integer("length", length, low=1)
         if self.tokenizer is None:
             raise InvalidArgument(f"tokenizer: {self.name} has none, so it reads no text")
         special = set(self.tokenizer.all_special_ids)
