@@ -82,13 +82,13 @@ def test_commands_that_need_a_text_name_those_that_open_a_recording(regard, mode
         ["translate"],
         ["classify"],
         ["evaluate"],
-        ["evaluate", "--generated"],
-        ["evaluate", "--reference", "-", "--source"],
+        ["evaluate", "--reference", "-"],
+        ["score"],
     ],
     ids=" ".join,
 )
 def test_commands_that_read_files_of_texts_name_the_one_that_opens_it(regard, model, recording, arguments):
-    options = [] if "--generated" in arguments else ["--model", model]
+    options = [] if arguments == ["score"] else ["--model", model]
     result = regard(*arguments, recording, *options)
     assert (result.code, result.out) == (2, "")
     assert result.err == f"regard: {recording}: expected a text file, got a recording; `regard show` opens it\n"

@@ -24,8 +24,7 @@ from regard.errors import InvalidArgument
 from regard.models import Bert, BertConfig, Transformer, TransformerConfig, load_model, save_model
 from regard.pipelines import TextEncoder, Translator
 from regard.pipelines.confidence import ConfidenceModel
-from regard.pipelines.evaluation import evaluate_generated
-from regard.text import load_tokenizer, read_alignments, read_labeled_texts, read_lines, read_pairs
+from regard.text import load_tokenizer, read_alignments, read_labeled_texts, read_lines, read_pairs, read_texts
 from regard.text.tokenizer import train_bpe, train_translation_bpe
 from regard.training import load_recipe
 from regard.training.checkpoint_io import AtomicCheckpointIO, saved_step
@@ -128,7 +127,7 @@ def _read_data(folder: Path) -> None:
         lambda: list(read_pairs([folder / "lines.txt.gz"])),
         lambda: list(read_alignments(folder / "links.txt")),
         lambda: list(read_labeled_texts([folder / "classes.tsv"])),
-        lambda: evaluate_generated(folder / "texts.jsonl"),
+        lambda: read_texts(folder / "texts.jsonl"),
     ):
         read()
 

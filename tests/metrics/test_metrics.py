@@ -13,7 +13,7 @@ import sacrebleu
 import torch
 
 from regard.errors import InvalidArgument, InvalidType, MissingExtra
-from regard.metrics import classification_metrics, corpus_scores, generation_metrics, generation_signature, perplexity
+from regard.metrics import classification_metrics, corpus_scores, diversity_scores, perplexity, rouge_scores
 
 HYPOTHESES = ["Das ist ein kleines Haus.", "Ich sehe einen großen Hund im Garten.", "Er geht."]
 REFERENCES = [
@@ -91,9 +91,9 @@ def test_metrics_are_a_list(metrics: Any) -> None:
 
 def test_generated_texts_are_lists_of_str() -> None:
     with pytest.raises(InvalidType, match=r"texts\[1\]: expected a str, got NoneType"):
-        generation_metrics(["a", None])  # pyright: ignore[reportArgumentType]
+        diversity_scores(["a", None])  # pyright: ignore[reportArgumentType]
     with pytest.raises(InvalidType, match=r"references\[0\]: expected a str, got list"):
-        generation_metrics(["a", "b"], [["a"], ["b"]])  # pyright: ignore[reportArgumentType]
+        rouge_scores(["a", "b"], [["a"], ["b"]])  # pyright: ignore[reportArgumentType]
 
 
 def test_a_confusion_may_hold_proportions() -> None:
@@ -121,19 +121,33 @@ def test_a_confusion_may_hold_proportions() -> None:
     ],
 )
 def test_words_of_rouge_keep_their_combining_marks(text: str, words: list[str]) -> None:
-    metrics = generation_metrics([text, "x y"], [" ".join(words), "x y"])
-    assert metrics["rouge_1"] == pytest.approx(100 if words else 50)
+    scores = rouge_scores([text, "x y"], [" ".join(words), "x y"])
+    assert scores["rouge_1"].score == pytest.approx(100 if words else 50)
     for one in words:  # a reference of one word: recall is 1 and precision the share of that word
-        score = generation_metrics([text, "x"], [one, "x"])["rouge_1"]
+        score = rouge_scores([text, "x"], [one, "x"])["rouge_1"].score
         share = words.count(one) / len(words)
         assert score == pytest.approx((100 + 100 * 2 / (1 + 1 / share)) / 2)
 
 
-def test_texts_without_references_need_no_optional_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = generation_metrics(["the cat sat", "the cat ran"])
+def test_diversity_needs_no_optional_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = diversity_scores(["the cat sat", "the cat ran"])
     for name in ("rouge_score", "rouge_score.rouge_scorer", "nltk", "nltk.util"):
         monkeypatch.setitem(sys.modules, name, None)
-    assert generation_metrics(["the cat sat", "the cat ran"]) == expected
-    assert generation_signature(has_references=False).startswith("tok:13a|self-bleu-texts:200|sacrebleu:")
-    with pytest.raises(MissingExtra, match="generation_metrics with references needs rouge_score"):
-        generation_metrics(["a b", "c d"], ["a b", "c d"])
+    assert diversity_scores(["the cat sat", "the cat ran"]) == expected
+    with pytest.raises(MissingExtra, match="rouge_scores needs rouge_score"):
+        rouge_scores(["a b", "c d"], ["a b", "c d"])
+
+
+def test_scores_of_every_alphabet_and_of_more_texts_than_self_bleu_compares() -> None:
+    cities = ["東京 タワー", "京都 寺"]
+    assert rouge_scores(cities, cities)["rouge_1"].score == 100
+    assert math.isnan(diversity_scores(cities)["distinct_3"].score)
+    alike = [f"the {number % 7} cats sat on {number % 11} mats" for number in range(201)]
+    self_bleu = [diversity_scores(texts)["self_bleu"].score for texts in (alike, alike[:200])]
+    assert self_bleu[0] == pytest.approx(self_bleu[1], abs=1)
+    with pytest.raises(InvalidType, match="texts: expected a sequence of str, got str; pass a list"):
+        diversity_scores("abc def")
+    with pytest.raises(InvalidArgument, match="references: expected as many as texts, 2, got 1"):
+        rouge_scores(cities, cities[:1])
+    with pytest.raises(InvalidArgument, match="texts: expected at least one text, got none"):
+        rouge_scores([], [])

@@ -15,30 +15,28 @@ from regard.models import Bert, BertConfig, save_model
 from regard.pipelines import TextEncoder, Translator
 from regard.pipelines.evaluation import (
     evaluate_classifier,
-    evaluate_generated,
     evaluate_language_model,
     evaluate_translation,
-    read_test_pairs,
-    score_translations,
 )
+from regard.text.readers import read_references
 from regard.text.tokenizer import train_bpe
 
 
 def test_a_translator_is_evaluated_on_a_file_of_pairs(tmp_path):
     (tmp_path / "test.tsv").write_text("Thank you.\tDanke.\nYes.\tJa.\nThank you.\tVielen Dank.\n")
-    sources, references = read_test_pairs(tmp_path / "test.tsv")
+    sources, references = read_references(tmp_path / "test.tsv")
     assert (sources, references) == (["Thank you.", "Yes."], [["Danke.", "Vielen Dank."], ["Ja."]])
     progress = []
-    scores = evaluate_translation(Translator.load(), sources, references, beam=2, progress=progress.append)
-    assert (scores.sentences, scores.references, progress) == (2, 3, [2])
-    expected = corpus_scores(scores.translations, references)
-    assert (scores.bleu, scores.chrf, scores.ter) == tuple(expected.values())
-    assert score_translations(scores.translations, references) == scores
+    options = {"beam": 2, "progress": progress.append}
+    scores, translations = evaluate_translation(Translator.load(), sources, references, **options)
+    counts = [scores.pop(name).score for name in ("sentences", "references")]
+    assert (counts, len(translations), progress) == ([2, 3], 2, [2])
+    assert scores == corpus_scores(translations, references)
     with pytest.raises(InvalidArgument, match=r"the source 'cat cat.*expected sentences of at most"):
         evaluate_translation(None, ["cat " * 999], [["Katze"]])
     (tmp_path / "test.tsv").write_text("a\tb\n\tb\n")
     with pytest.raises(InvalidFile, match=r"test\.tsv, line 2: expected a source, a tab and a reference"):
-        read_test_pairs(tmp_path / "test.tsv")
+        read_references(tmp_path / "test.tsv")
 
 
 def test_a_language_model_is_evaluated_on_a_text_or_a_file(tmp_path):
@@ -47,8 +45,8 @@ def test_a_language_model_is_evaluated_on_a_text_or_a_file(tmp_path):
     (tmp_path / "test.txt").write_text(LINE * 5)
     scores = evaluate_language_model(generator, LINE * 5)
     assert scores == evaluate_language_model(tmp_path / "model", tmp_path / "test.txt")
-    assert scores.tokens == scores.characters == len(LINE) * 5
-    assert scores.perplexity == pytest.approx(math.exp(scores.loss))
+    assert scores["tokens"].score == scores["characters"].score == len(LINE) * 5
+    assert scores["perplexity"].score == pytest.approx(math.exp(scores["loss"].score))
 
 
 def test_references_are_checked_before_anything_is_translated(monkeypatch):
@@ -98,9 +96,3 @@ def test_a_likelihood_in_float64_is_not_rounded():
     logits = writer.model(ids[:, :-1]).logits[0].detach()
     expected = cross_entropy(logits, ids[0, 1:], reduction="sum")
     assert writer.likelihood(LINE).nll == pytest.approx(float(expected), rel=1e-12)
-
-
-def test_generated_texts_are_evaluated(tmp_path):
-    texts = ["the cat sat", "the cat ran"]
-    (tmp_path / "texts.jsonl").write_text('{"text": "the cat sat"}\n{"text": "the cat ran"}\n')
-    assert evaluate_generated(texts, texts) == evaluate_generated(tmp_path / "texts.jsonl", texts)

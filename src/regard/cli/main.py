@@ -22,6 +22,7 @@ from regard.cli.fill_mask import fill_mask
 from regard.cli.generate import generate
 from regard.cli.heads import heads
 from regard.cli.info import info
+from regard.cli.score import score
 from regard.cli.segments import segments
 from regard.cli.serve import serve
 from regard.cli.show import show
@@ -84,6 +85,7 @@ app.command(cls=Command)(classify)
 app.command(cls=Command)(fill_mask)
 app.command(cls=Command)(steps)
 app.command(cls=Command)(evaluate)
+app.command(cls=Command)(score)
 app.command(cls=Command, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
     train
 )  # keys of the recipe

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from regard.errors import InvalidCheckpoint, InvalidFile, UnsupportedCheckpoint
 from regard.input_files import read_json
@@ -16,14 +16,29 @@ if TYPE_CHECKING:
 
     AnyModel = Translator | Generator | TextEncoder | TransformersModel
 
+
+class ModelKind(NamedTuple):
+    """Models that one command runs.
+
+    Args:
+        noun: What messages call one.
+        evaluation: The function of `regard.pipelines.evaluation` that evaluates one, by name. None: nothing does.
+        head: The head of a BERT of this kind; None for other architectures and for other heads.
+    """
+
+    noun: str
+    evaluation: str | None
+    head: str | None = None
+
+
 MODELS = {
-    "translate": "a translator",
-    "generate": "a language model",
-    "fill-mask": "a masked language model",
-    "classify": "a classifier",
-    "show": "a text encoder",
+    "translate": ModelKind("a translator", "evaluate_translation"),
+    "generate": ModelKind("a language model", "evaluate_language_model"),
+    "fill-mask": ModelKind("a masked language model", "evaluate_masked_lm", "masked_lm"),
+    "classify": ModelKind("a classifier", "evaluate_classifier", "sequence_classification"),
+    "show": ModelKind("a text encoder", None),
 }
-"""Commands, and the models that they run."""
+"""Commands, and the models that they run; `regard show` takes every model."""
 PEGASUS_TOKENIZER = "spiece.model"
 """The tokenizer of original Pegasus checkpoints, which only transformers reads."""
 
@@ -93,7 +108,7 @@ def load_pipeline(folder: Path | None, command: str | None, *, dtype: str, devic
             raise
         hint = "`regard show` and `regard heads` record any model of transformers"
         raise UnsupportedCheckpoint(f"{error}; {hint}") from None
-    expected = f"expected {MODELS[str(command)]}, got {MODELS[actual]}"
+    expected = f"expected {MODELS[str(command)].noun}, got {MODELS[actual].noun}"
     raise InvalidCheckpoint(f"--model: {expected} in {folder}; use `regard {actual}`")
 
 
@@ -112,7 +127,8 @@ def command_for(folder: Path | None) -> str:
         if architecture is not None and issubclass(architecture, known):
             return command
     assert folder is not None
-    return {"masked_lm": "fill-mask", "sequence_classification": "classify"}.get(load_config(folder).head, "show")
+    head = load_config(folder).head
+    return next((command for command, kind in MODELS.items() if kind.head == head), "show")
 
 
 def resolve_dtype(name: str, device: str = "cpu") -> torch.dtype:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -34,6 +34,15 @@ AutoDtypeOption = Annotated[
 ]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write to this file instead of standard output.")
+]
+ReferenceOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="References, line by line, or a `.tsv` file of source, tab, reference; repeat for several files."
+    ),
+]
+TokenizeOption = Annotated[
+    str, typer.Option(help="Tokenizer of BLEU: 13a, intl, char, zh, or none for tokenized texts.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
@@ -67,6 +76,16 @@ def reject_options(context: typer.Context, names: Iterable[str], because: str) -
     ]
     if labels:
         raise InvalidArgument(f"{', '.join(labels)}: {because}; leave {'it' if len(labels) == 1 else 'them'} out")
+
+
+def join_words(words: Sequence[str]) -> str:
+    """Join words as in a sentence.
+
+    Examples:
+        >>> join_words(["a", "b", "c"])
+        'a, b or c'
+    """
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def check_suffix(output: Path | None, suffixes: Iterable[str]) -> None:

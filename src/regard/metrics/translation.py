@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -12,22 +11,11 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
 from regard.checks import Checks
+from regard.metrics.score import Score
 
-METRICS = {"bleu": BLEU, "chrf": CHRF, "ter": TER}
+METRICS = {"bleu": (BLEU, "BLEU"), "chrf": (CHRF, "chrF2"), "ter": (TER, "TER")}
+"""The class and the label of each metric."""
 TOKENIZERS = ("13a", "none", "intl", "char", "zh")  # those of sacrebleu that need no further package
-
-
-@dataclass(frozen=True)
-class Score:
-    """A score of a corpus.
-
-    Args:
-        score: From 0 to 100; TER can be higher.
-        signature: sacreBLEU's description of how it was computed; scores with equal signatures are comparable.
-    """
-
-    score: float
-    signature: str
 
 
 def corpus_scores(
@@ -47,7 +35,7 @@ def corpus_scores(
             that are tokenized already.
 
     Returns:
-        The corpus score of each metric.
+        The corpus score of each metric with its signature, from 0 to 100; TER can be higher.
 
     Raises:
         InvalidType: If an argument is not a sequence of str, or references are not a sequence of those.
@@ -70,9 +58,10 @@ def corpus_scores(
     scores = {}
     for name in metrics:
         # force: silences sacrebleu's warning about tokenized text, which names options that do not exist here
-        metric = BLEU(tokenize=tokenize, force=True) if name == "bleu" else METRICS[name]()
+        metric_type, label = METRICS[name]
+        metric = BLEU(tokenize=tokenize, force=True) if metric_type is BLEU else metric_type()
         value = metric.corpus_score(list(hypotheses), streams).score
-        scores[name] = Score(value, str(metric.get_signature()))
+        scores[name] = Score(value, label, str(metric.get_signature()))
     return scores
 
 

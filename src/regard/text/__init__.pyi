@@ -5,6 +5,8 @@ from .readers import read_alignments as read_alignments
 from .readers import read_labeled_texts as read_labeled_texts
 from .readers import read_lines as read_lines
 from .readers import read_pairs as read_pairs
+from .readers import read_references as read_references
+from .readers import read_texts as read_texts
 from .search import find_tokens as find_tokens
 from .sentencepiece import MarianTokenizer as MarianTokenizer
 from .sentencepiece import SentencePieceTokenizer as SentencePieceTokenizer

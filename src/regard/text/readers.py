@@ -13,7 +13,7 @@ from pathlib import Path
 
 from regard.errors import InvalidArgument, InvalidFile, InvalidType, short_repr
 from regard.files import as_path
-from regard.input_files import check_file
+from regard.input_files import check_file, parse_json
 
 MAX_DIGITS = 18
 """Of the index of a word."""
@@ -153,6 +153,51 @@ def read_labeled_texts(files: Sequence[str | Path]) -> Iterator[tuple[str, str, 
             if not text or not label:
                 raise InvalidFile(f"{where}: expected text, tab, class, got {line[:60]!r}")
             yield where, text, label
+
+
+def read_references(path: str | Path) -> tuple[list[str], list[list[str]]]:
+    """Read sources and their references from a TSV file; a repeated source brings a further reference.
+
+    Args:
+        path: Lines of source, tab and reference, plain or ``.gz``; ``-`` is standard input.
+
+    Returns:
+        The distinct sources in order, and the references of each.
+
+    Raises:
+        InvalidFile: If the file cannot be read or is empty, or a line has no tab or an empty side.
+    """
+    pairs, name = list(read_pairs([path])), display_name(path)
+    for number, (source, reference) in enumerate(pairs, start=1):
+        if not source or not reference:
+            raise InvalidFile(f"{name}, line {number}: expected a source, a tab and a reference, got an empty side")
+    if not pairs:
+        raise InvalidFile(f"{name}: expected pairs, got an empty file")
+    grouped = group_references(pairs)
+    return list(grouped), list(grouped.values())
+
+
+def read_texts(path: str | Path) -> list[str]:
+    """Read one text per line, or the field ``text`` of each object of a ``.jsonl`` file.
+
+    Raises:
+        InvalidFile: If the file cannot be read, or a line of a ``.jsonl`` file has no such field.
+    """
+    lines, name = list(read_lines(path)), display_name(path)
+    if not name.removesuffix(".gz").endswith(".jsonl"):
+        return lines
+    texts = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            values = parse_json(line, name)
+        except InvalidFile:
+            values = None
+        text = values.get("text") if isinstance(values, dict) else None
+        if not isinstance(text, str):
+            expected = "an object with a 'text', as `regard generate --json` prints it"
+            raise InvalidFile(f"{name}, line {number}: expected {expected}, got {line[:60]!r}")
+        texts.append(text)
+    return texts
 
 
 def group_references(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
