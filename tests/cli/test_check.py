@@ -108,12 +108,18 @@ def test_a_long_list_is_cut(regard, monkeypatch):
     assert "more calls; --json lists all results" in result.out
 
 
-@pytest.mark.parametrize("device", ["gpu", "cuda:99"])
-def test_a_device_that_is_not_there_is_refused(regard, device):
+@pytest.mark.parametrize(
+    ("device", "words"),
+    [
+        ("gpu", ["expected a device", "got 'gpu'"]),
+        ("cuda:99", ["expected an available device such as 'cpu', got 'cuda:99'", "; `regard info` lists them\n"]),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused(regard, device, words):
     result = regard("check", "--device", device)
     assert (result.code, result.out) == (2, "")
-    assert result.err.startswith("regard: --device: expected a device")
-    assert device in result.err
+    assert result.err.startswith("regard: --device: expected ")
+    assert all(each in result.err for each in words)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows sends Ctrl-C to a group of processes")

@@ -11,7 +11,6 @@ import typer
 from regard.cli.info import gather_machine, print_facts
 from regard.cli.options import JsonOption
 from regard.cli.output import progress
-from regard.errors import InvalidArgument, short_repr
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +43,9 @@ def check(
     The exit code is 1 if a result is wrong. The report then names kernel, case and difference; paste all of it into a
     bug report.
     """
-    target = _usable_device(device)
+    from regard.pipelines.base import available_device
+
+    target = available_device(device)
     differences = _compare(target)
     speeds = _measure(target) if speed else None
     wrong = [each for each in differences if each.is_wrong]
@@ -68,22 +69,6 @@ def check(
             _print_speed(speeds)
     if wrong:
         raise typer.Exit(1)
-
-
-def _usable_device(name: str) -> torch.device:
-    import torch
-
-    from regard.checks import as_device
-
-    device = as_device(name)
-    try:
-        torch.ones(1, device=device).cpu()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).partition("\n")[0].rstrip(".")
-        raise InvalidArgument(
-            f"device: expected a device of this machine, got {short_repr(name)} ({reason}); `regard info` lists them"
-        ) from None
-    return device
 
 
 def _compare(device: torch.device) -> list[Difference]:
@@ -144,16 +129,16 @@ def _worst_of_calls(wrong: Iterable[Difference]) -> list[Difference]:
 
 def _print_differences(differences: Sequence[Difference], wrong: Sequence[Difference]) -> None:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     from regard.diagnostics.calls import TOLERANCES
+    from regard.explore.terminal import plain_table
     from regard.ops.kernels.dispatch import KERNELS
 
     console, largest = Console(), _largest(differences)
     dtypes = [str(dtype).removeprefix("torch.") for dtype in TOLERANCES]
     console.print(Text("largest difference from the definition, relative to the largest entry", style="bold"))
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    table = plain_table(gap=2)
     table.add_column(" kernel", no_wrap=True)
     for dtype in dtypes:
         table.add_column(dtype, justify="right", no_wrap=True)
@@ -177,15 +162,15 @@ def _print_differences(differences: Sequence[Difference], wrong: Sequence[Differ
 
 def _print_speed(speeds: Speeds) -> None:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     from regard.diagnostics.speed import HEAD_DIM, HEADS
+    from regard.explore.terminal import plain_table
 
     console = Console()
     console = Console(width=max(console.width, MIN_WIDTH))
     console.print(Text(f"speed: {HEADS} heads of {HEAD_DIM}, times in ms, lower is better", style="bold"))
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    table = plain_table(gap=2)
     for name in (" dtype", "tokens", "pass", "results", "kernel"):
         table.add_column(name, no_wrap=True)
     for name in ("time", "SDPA", "relative", "GFLOP/s", "of peak"):

@@ -36,15 +36,16 @@ def fill_mask(
     check_texts({"text": text})
     reject_recording("text", text, "a model fills its masks")
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
+
+    from regard.explore.terminal import plain_table
 
     predictions = load_pipeline(model, "fill-mask", dtype=dtype, device=device).fill_mask(text, top_k)
     if as_json:
         masks = [prediction.probabilities for prediction in predictions]
         print(json.dumps({"text": text, "masks": masks}, ensure_ascii=False))
         return
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    table = plain_table()
     for heading in ("mask", "token", "probability"):
         table.add_column(heading, justify="left" if heading == "token" else "right")
     for number, prediction in enumerate(predictions):

@@ -133,8 +133,9 @@ def _strongest_heads(scores: Columns) -> Table:
     from rich.text import Text
 
     from regard.analysis.head_scores import HEAD_SCORES, rank_heads
+    from regard.explore.terminal import plain_table
 
-    table = _empty_table(gap=3)
+    table = plain_table()
     table.add_column("score")
     table.add_column("strongest heads, as layer/head", overflow="fold")
     for score in HEAD_SCORES:
@@ -149,13 +150,14 @@ def _all_heads(scores: Columns, sort_by: str) -> Table:
     from rich.text import Text
 
     from regard.analysis.head_scores import HEAD_SCORES, rank_heads
+    from regard.explore.terminal import plain_table
 
     measured = [score for score in HEAD_SCORES if rank_heads(scores, score)]
     if sort_by not in measured:
         raise InvalidArgument(
             f"--sort-by: expected one of {', '.join(measured)} for this model, got {short_repr(sort_by)}"
         )
-    table = _empty_table(gap=2)
+    table = plain_table(gap=2)
     table.add_column("head", no_wrap=True)
     for score in measured:
         heading = score.removesuffix("_token").removeprefix("mean_")  # full names are too wide
@@ -164,12 +166,6 @@ def _all_heads(scores: Columns, sort_by: str) -> Table:
         values = ("" if math.isnan(scores[score][row]) else f"{scores[score][row]:.2f}" for score in measured)
         table.add_row(Text(_head_name(scores, row)), *values)
     return table
-
-
-def _empty_table(gap: int) -> Table:
-    from rich.table import Table
-
-    return Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
 
 
 def _head_name(scores: Columns, row: int) -> str:

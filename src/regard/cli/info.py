@@ -49,16 +49,17 @@ def info(as_json: JsonOption = False) -> None:
 def print_facts(facts: dict[str, Facts]) -> None:
     """Print a table of facts below each heading."""
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
+
+    from regard.explore.terminal import plain_table
 
     console = Console()
     for title, rows in facts.items():
         console.print(Text(HEADINGS.get(title, title), style="bold"))
-        table = Table(box=None, show_header=False)
+        table = plain_table(gap=2, has_header=False)
         table.add_column(no_wrap=True)
         for name, text in rows.items():  # Text, because square brackets are markup in a str
-            table.add_row(Text(f" {name}"), Text("not installed", style="dim") if text is None else Text(text))
+            table.add_row(Text(f"  {name}"), Text("not installed", style="dim") if text is None else Text(text))
         console.print(table)
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 MIN_WIDTH = 110
 """Width of the table: numbers are not to be cut, so a narrower terminal wraps lines."""
-BAR, GAP, NUMBER = 10, 3, len("0.00")
+BAR, NUMBER = 10, len("0.00")
 MAX_NAME = 16
 """Columns of the name of a segment; longer ones are wrapped."""
 SLICE = re.compile(r"(-?\d+)?:(-?\d+)?")
@@ -190,16 +190,15 @@ def _rows(table: Columns, is_by_head: bool) -> tuple[dict[str, dict[str, float]]
 
 
 def _as_table(rows: dict[str, dict[str, float]], width: int) -> Table:
-    from rich.table import Table
     from rich.text import Text
 
-    from regard.explore.terminal import Bar
+    from regard.explore.terminal import GAP, Bar, plain_table
 
     names = list(dict.fromkeys(name for parts in rows.values() for name in parts))
     names.sort(key=lambda name: (name == "rest") - (name == "first"))
     widths = [min(MAX_NAME, max(BAR, len(name))) for name in names]
     has_bars = max(map(len, rows)) + sum(widths) + len(names) * (NUMBER + 2 * GAP) <= width
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
+    table = plain_table()
     table.add_column("layer/head" if "/" in next(iter(rows)) else "layer", no_wrap=True)
     for name, bar_width in zip(names, widths, strict=True):
         if has_bars:

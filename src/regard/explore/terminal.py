@@ -22,6 +22,7 @@ BAR = 20
 """Columns of a bar; in a narrow terminal, where it would be below SHORT_BAR, the runners-up are left out."""
 SHORT_BAR = 8
 GAP = 3
+"""Columns of a terminal between two columns of a table."""
 LONGEST = 16
 """Columns of the longest word, and at least SHORTEST if there are bars."""
 SHORTEST = 4
@@ -35,6 +36,11 @@ STYLE = "cyan"
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _SHADES = ((0.6, "█"), (0.35, "▓"), (0.15, "▒"), (0.05, "░"))
 _ASCII_SHADES = ((0.6, "#"), (0.35, "+"), (0.15, "-"), (0.05, "."))
+
+
+def plain_table(gap: int = GAP, *, has_header: bool = True) -> Table:
+    """An empty table without lines: all tables in a terminal look like it."""
+    return Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim", show_header=has_header)
 
 
 def attention_table(words: WordWeights) -> RenderableType:
@@ -115,7 +121,7 @@ def token_tables(words: WordWeights, word: str) -> RenderableType:
 
 def _ranking(title: str, weights: torch.Tensor, names: Sequence[str]) -> Table:
     """The strongest of a row or column of weights, with their names and positions."""
-    ranking = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), show_header=False)
+    ranking = plain_table(has_header=False)
     ranking.title, ranking.title_justify = Text(title, "bold"), "left"
     for width in (None, RANKED_BAR, 4):
         ranking.add_column(no_wrap=True, width=width)
@@ -187,7 +193,7 @@ class _Picture:
         room -= min(longest, max(map(cell_len, queries))) + key_width
         has_runners_up = room - runners_up_width >= SHORT_BAR
         length = max(1, min(BAR, room - runners_up_width if has_runners_up else room))
-        table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
+        table = plain_table()
         is_shown = (True, True, has_bars, True, has_runners_up)
         headings = ((self.query_heading, longest), ("attended to", longest), ("", length), ("", 4), ("", None))
         for heading, max_width in compress(headings, is_shown):

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.errors import InvalidArgument
-from regard.explore.terminal import short
+from regard.explore.terminal import plain_table, short
 from regard.text.display import display_tokens
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class _FittedTable:
 
     @staticmethod
     def _draw(names: list[str], columns: list[str], cells: list[list[str]]) -> Table:
-        drawn = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
+        drawn = plain_table(GAP)
         drawn.add_column("", style="dim", no_wrap=True)
         for name in columns:
             drawn.add_column(Text(name), justify="right", no_wrap=True)

@@ -241,7 +241,7 @@ def available_device(device: str | torch.device) -> torch.device:
     except (AssertionError, RuntimeError) as error:  # NotImplementedError is a RuntimeError
         reason = str(error).strip().partition("\n")[0][:100]
         raise InvalidArgument(
-            f"device: expected an available device such as 'cpu', got '{device}' ({reason})"
+            f"device: expected an available device such as 'cpu', got '{device}' ({reason}); `regard info` lists them"
         ) from None
     return device
 
