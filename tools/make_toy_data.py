@@ -1,14 +1,15 @@
 """Generate the data of the toy recipes: ``python tools/make_toy_data.py`` writes ``src/regard/recipes/toy``.
 
-Three small languages with rules that attention has to learn: English sentences with their German translations (word
-order, agreement of articles and adjectives), short stories (which name a pronoun or an object belongs to), and reviews
-(negation, and which clause decides). All texts are random combinations of the words below, so none of them is anyone
-else's. The same seed writes the same bytes.
+Four small languages with rules that attention has to learn: English sentences with their German translations (word
+order, agreement of articles and adjectives), short stories (which name a pronoun or an object belongs to), reviews
+(negation, and which clause decides), and sentences with tagged names (what the same name means at another place). All
+texts are random combinations of the words below, so none of them is anyone else's. The same seed writes the same bytes.
 """
 
 from __future__ import annotations
 
 import gzip
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -173,10 +174,47 @@ def review(draw: random.Random) -> str:
     return f"{text}\t{'positive' if is_positive else 'negative'}"
 
 
+GIVEN_NAMES = ["Anna", "Tom", "Clara", "Leo", "Emma", "Paul", "Rosa", "Sam"]
+GIVEN_NAMES_OR_CITIES = ["Charlotte", "Florence", "Sydney", "Austin", "Madison", "Jordan", "Chelsea", "Lincoln"]
+SURNAMES = ["Baker", "Stone", "Hill", "Rivers", "Woods", "Lake", "Fields", "Potter"]
+CITIES = ["New York", "San Marino", "Port Louis", "Oslo", "Lima", "Cairo", "Delhi", "Rome"]
+TRADES = ["Foods", "Airlines", "Motors", "Books"]
+NAMED_SENTENCES = """PER lives in LOC .|PER works for ORG in LOC .|ORG hired PER and PER .|LOC is larger than LOC .
+Yesterday PER met PER at the station of LOC .|The flight from LOC to LOC was late , said PER of ORG .
+PER sold a stone to the baker of LOC .|The potter from LOC wrote to ORG .|Is PER still the head of ORG ?
+In LOC , PER climbed a hill near the lake .|ORG and ORG opened offices in LOC .|PER likes LOC , but PER likes LOC .
+The woods of LOC belong to ORG .|" I never worked for ORG , " PER told PER ."""
+
+
+def name(draw: random.Random, kind: str) -> str:
+    """A random name of a person, a place or an organization; some words are in names of all kinds."""
+    city = draw.choice(draw.choice([CITIES, GIVEN_NAMES_OR_CITIES]))
+    if kind == "LOC":
+        return city
+    if kind == "PER":
+        given = draw.choice(draw.choice([GIVEN_NAMES, GIVEN_NAMES_OR_CITIES]))
+        return draw.choice([given, f"{given} {draw.choice(SURNAMES)}"])
+    owner = draw.choice(SURNAMES)
+    partner = draw.choice([surname for surname in SURNAMES if surname != owner])
+    trade = f"{owner} {draw.choice(TRADES)}"
+    return draw.choice([owner, trade, f"{owner} & {partner}", f"Bank of {city}", f"University of {city}"])
+
+
+def tagged_sentence(draw: random.Random) -> str:
+    """A sentence with names, as a JSON object of its words and their tags in BIO."""
+    tokens, tags = [], []
+    for word in draw.choice(words(NAMED_SENTENCES)):
+        parts = name(draw, word).split() if word in ("PER", "LOC", "ORG") else [word]
+        tokens += parts
+        tags += ["O"] if parts == [word] else [f"{'I' if index else 'B'}-{word}" for index in range(len(parts))]
+    return json.dumps({"tokens": tokens, "tags": tags})
+
+
 TEXTS: dict[str, Callable[[random.Random], str]] = {
     "pairs.{}.tsv.gz": sentence_pair,
     "stories.{}.txt.gz": story,
     "reviews.{}.tsv.gz": review,
+    "names.{}.jsonl.gz": tagged_sentence,
 }
 
 

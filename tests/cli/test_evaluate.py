@@ -103,9 +103,9 @@ def test_a_masked_language_model_is_evaluated_on_texts(regard, tmp_path):
     (tmp_path / "test.txt").write_text("\n")
     result = regard("evaluate", tmp_path / "test.txt", "--model", tmp_path)
     assert (result.code, "expected at least one text, got none" in result.err) == (2, True)
-    save_model(tmp_path, model.with_head("token_classification", ["a", "b"]), tokenizer)
+    save_model(tmp_path, model.with_head("none"), tokenizer)
     result = regard("evaluate", tmp_path / "test.txt", "--model", tmp_path)
-    message = "expected a translator, a language model, a masked language model or a classifier, got a text encoder in"
+    message = "a language model, a masked language model, a classifier or a tagger, got a text encoder in"
     assert (result.code, message in result.err) == (2, True)
 
 
@@ -125,3 +125,26 @@ def test_a_classifier_is_evaluated_on_texts_with_classes(regard, tmp_path):
     (tmp_path / "test.tsv").write_text("one\tfair\n")
     result = regard("evaluate", tmp_path / "test.tsv", "--model", tmp_path)
     assert (result.code, "expected one of the classes 'bad', 'good', got 'fair'" in result.err) == (2, True)
+
+
+def test_a_tagger_is_evaluated_on_tagged_sentences(regard, tmp_path):
+    tokenizer = train_bpe(["good", "bad"], 270)
+    sizes = {"d_model": 8, "num_heads": 2, "num_layers": 1, "d_ff": 8}
+    model = Bert(BertConfig(270, head="token_classification", labels=("B-PER", "I-PER", "O"), **sizes))
+    with torch.no_grad():
+        model.classifier.bias.copy_(torch.tensor([0.0, 9.0, 0.0]))  # always predicts I-PER
+    save_model(tmp_path / "model", model, tokenizer)
+    (tmp_path / "test.conll").write_text("Anna B-PER\nHill I-PER\n\nTom B-PER\nwaits O\n")
+    metrics = json.loads(regard("evaluate", tmp_path / "test.conll", "--model", tmp_path / "model", "--json").out)
+    assert metrics["accuracy"] == 25
+    assert (metrics["precision"], metrics["recall"], metrics["f1_PER"], metrics["spans"]) == (50, 50, 50, 2)
+    text = regard("evaluate", tmp_path / "test.conll", "--model", tmp_path / "model").out
+    assert re.search(r"^F1 of spans of PER \(%\) +50.00$", text, re.MULTILINE), text
+    for content, message in (
+        ("", "expected at least one sentence with tags, got none"),
+        ("Anna B-LOC\n", "expected tags of the types 'PER', got 'LOC'"),
+        ("Anna\n", "line 1: expected word and tag in two or more columns, or an empty line, got 'Anna'"),
+    ):
+        (tmp_path / "test.conll").write_text(content)
+        result = regard("evaluate", tmp_path / "test.conll", "--model", tmp_path / "model")
+        assert (result.code, message in result.err) == (2, True), result.err

@@ -79,7 +79,7 @@ def test_defaults_are_those_of_the_library():
     assert all(translate[name] == sampling[name].default for name in ("temperature", "top_k", "top_p", "seed"))
 
 
-@pytest.mark.parametrize("verb", ["generate", "classify", "fill-mask", "translate", "steps"])
+@pytest.mark.parametrize("verb", ["generate", "classify", "tag", "fill-mask", "translate", "steps"])
 def test_a_model_that_is_only_in_transformers_is_refused_with_the_commands_it_supports(regard, verb, t5):
     arguments = ["the <mask>"] if verb in ("fill-mask", "steps", "generate") else []
     result = regard(verb, *arguments, "--model", t5, stdin="the mat\n")
@@ -91,7 +91,7 @@ def test_minilm_is_resolved_by_evaluate(regard, tmp_path):
     (tmp_path / "texts").write_text("the cat\n")
     result = regard("evaluate", tmp_path / "texts", "--model", "minilm")
     assert result.code == 2
-    assert "a masked language model or a classifier, got a text encoder in minilm" in result.err
+    assert "a classifier or a tagger, got a text encoder in minilm" in result.err
 
 
 @pytest.mark.parametrize("verb", ["generate", "translate"])

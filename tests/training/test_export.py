@@ -36,6 +36,7 @@ RECIPES = {
         "in a checkpoint of BERT, got 'rotary'",
     ),
     "toy-masked-lm, learned": (("--model.positions", "learned"), "BertForMaskedLM"),
+    "toy-tagging": ((), "BertForTokenClassification"),
     "toy-translation": ((), "PegasusForConditionalGeneration"),
 }
 """For each recipe, keys that are changed, and the class of transformers or the reason why there is none."""

@@ -22,7 +22,7 @@ def flatten(values, prefix=""):
             yield f"{prefix}{name}"
 
 
-@pytest.mark.parametrize("recipe", ["toy-translation", "toy-causal-lm", "toy-masked-lm", "toy-classification"])
+@pytest.mark.parametrize("recipe", [f"toy-{task.replace('_', '-')}" for task in TASKS])
 def test_every_key_of_a_recipe_is_listed(recipe):
     loaded = load_recipe(Path(recipe))
     groups = recipe_keys(loaded.task)

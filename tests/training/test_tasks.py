@@ -18,7 +18,8 @@ from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, Inval
 from regard.generation import SamplingParams
 from regard.models import GPT, Bert, BertConfig, Transformer, TransformerConfig, load_model, save_model
 from regard.nn import T5Positions
-from regard.pipelines import Generator
+from regard.pipelines import Generator, TextEncoder
+from regard.pipelines.evaluation import evaluate_tagger
 from regard.text.tokenizer import load_tokenizer, train_bpe, train_translation_bpe
 from regard.training import apply_overrides, load_recipe, train
 
@@ -38,12 +39,20 @@ def write_texts(path: Path, count: int, seed: int) -> None:
     path.write_text("\n".join(rows) + "\n")
 
 
+def write_tagged(path: Path, count: int, seed: int) -> None:
+    tags = {"Anna": "B-PER", "Hill": "I-PER", "Paris": "B-LOC"}
+    draw = random.Random(seed)
+    sentences = [draw.choices(["lives", "works", "in", "is", *tags], k=draw.randint(2, 7)) for _ in range(count)]
+    path.write_text("\n".join("".join(f"{word} {tags.get(word, 'O')}\n" for word in words) for words in sentences))
+
+
 @pytest.fixture
 def recipes(tmp_path: Path) -> dict[str, dict[str, Any]]:
     """The keys of a recipe of each task, each of a few seconds."""
     (tmp_path / "text.txt").write_text(LINE * 60)
     for name, count, seed in (("train", 300, 1), ("valid", 40, 2)):
         write_texts(tmp_path / f"{name}.tsv", count, seed)
+        write_tagged(tmp_path / f"{name}.conll", count, seed)
         lines = random.Random(seed).choices(["a b c d e", "f g h i j k", "l m n o p"], k=count)
         (tmp_path / f"{name}.txt").write_text("\n".join(lines) + "\n")
     common = {
@@ -80,6 +89,14 @@ def recipes(tmp_path: Path) -> dict[str, dict[str, Any]]:
             **common,
             "task": "classification",
             "data": {**folder, "train": "train.tsv", "valid": "valid.tsv", "max_length": 30},
+            "tokenizer": {"vocab_size": 300},
+            "model": {**SMALL, "max_seq_len": 30},
+            "validation": {"every_n_steps": 20, "monitor": "f1"},
+        },
+        "tagging": {
+            **common,
+            "task": "tagging",
+            "data": {**folder, "train": "train.conll", "valid": "valid.conll", "max_length": 30},
             "tokenizer": {"vocab_size": 300},
             "model": {**SMALL, "max_seq_len": 30},
             "validation": {"every_n_steps": 20, "monitor": "f1"},
@@ -186,7 +203,30 @@ def test_a_classifier_learns_and_may_start_from_another_model(recipes, tmp_path)
     assert float(measured(tuned.output_dir)[-1]["accuracy"]) == pytest.approx(float(rows[-1]["accuracy"]), abs=10)
 
 
-@pytest.mark.parametrize("task", ["causal_lm", "masked_lm", "classification"])
+def test_a_tagger_learns_and_its_metrics_are_those_of_its_predictions(recipes, tmp_path):
+    keys = apply_overrides(recipes["tagging"], ["--trainer.max_steps", "120", "--checkpoint.every_n_steps", "40"])
+    outcome = train(make_recipe(keys))
+    log = (outcome.output_dir / "train.log").read_text()
+    assert re.search(r"loss [\d.]+, [\d,]+ words/s", log)
+    assert "tags: B-LOC, B-PER, I-PER, O" in log
+    rows = measured(outcome.output_dir)
+    assert outcome.best_metric == pytest.approx(max(float(row["f1"]) for row in rows))
+    assert float(rows[-1]["f1"]) > 90
+    scores = evaluate_tagger(outcome.output_dir / "last", tmp_path / "valid.conll")
+    for name in ("accuracy", "precision", "recall", "f1"):
+        assert float(rows[-1][name]) == pytest.approx(scores[name].score)
+    reader = TextEncoder.load(outcome.output_dir / "best")
+    assert [tag.label for tag in reader.tag(["Anna Hill is in Paris"])[0]] == ["B-PER", "I-PER", "O", "O", "B-LOC"]
+
+    keys = {**recipes["tagging"], "output_dir": str(tmp_path / "tuned")}
+    del keys["tokenizer"]
+    keys["model"] = {"checkpoint": str(outcome.output_dir / "best")}
+    keys = apply_overrides(keys, ["--trainer.max_steps", "1", "--optimizer.learning_rate", "1e-9"])
+    tuned = train(make_recipe(keys))
+    assert float(measured(tuned.output_dir)[-1]["f1"]) == pytest.approx(outcome.best_metric)
+
+
+@pytest.mark.parametrize("task", ["causal_lm", "masked_lm", "classification", "tagging"])
 def test_a_resumed_training_equals_an_uninterrupted_one(recipes, tmp_path, task):
     keys = apply_overrides(recipes[task], ["--model.dropout", "0.1", "--optimizer.lr_schedule", "constant"])
     keys["trainer"]["max_steps"] = 14
@@ -239,7 +279,7 @@ def test_a_key_that_is_given_twice_is_refused(tmp_path, text, message):
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "relative", "rotary", "alibi", "t5", "none"])
-@pytest.mark.parametrize("task", ["causal_lm", "masked_lm", "classification"])
+@pytest.mark.parametrize("task", ["causal_lm", "masked_lm", "classification", "tagging"])
 def test_positions_are_chosen_by_one_key(recipes, task, positions):
     """The order of earlier tokens matters to one layer with positions, and only to it."""
     keys = apply_overrides(recipes[task], [f"--model.positions={positions}", "--trainer.max_steps=2"])

@@ -11,9 +11,11 @@ import pytest
 import regard
 from regard.pipelines import Generator, TextEncoder, Translator
 from regard.training import load_recipe, train
+from regard.training.recipe import TASKS
 
 TOY = Path(regard.__file__).parent / "recipes/toy"
-NAMES = ["toy-causal-lm", "toy-classification", "toy-masked-lm", "toy-translation"]
+NAMES = [f"toy-{task.replace('_', '-')}" for task in TASKS]
+"""Each task has a toy recipe."""
 SHORT = ["--trainer.max_steps", "3", "--validation.every_n_steps", "3", "--trainer.accelerator", "cpu"]
 
 
@@ -48,12 +50,14 @@ def test_the_data_are_what_the_script_writes(root):
         assert parts == script["lines"](make)
         texts = [line.partition("\t")[0] for part in parts.values() for line in part]
         assert len(set(texts)) == len(texts)  # no input is in two parts
-    assert sum(path.stat().st_size for path in TOY.iterdir()) < 300_000
+    assert sum(path.stat().st_size for path in TOY.iterdir()) < 400_000
 
 
 def test_toy_models_load(tmp_path):
     bert = TextEncoder.load(short("toy-classification", tmp_path / "run"))
     assert bert.classify(["The food was good."])[0].label in {"positive", "negative"}
+    tagger = TextEncoder.load(short("toy-tagging", tmp_path / "names"))
+    assert [word.word for word in tagger.tag(["Anna lives in Lima."])[0]] == ["Anna", "lives", "in", "Lima", "."]
     gpt = Generator.load(short("toy-causal-lm", tmp_path / "gpt", "--data.valid", "stories.test.txt.gz"))
     assert gpt.generate(["Anna has a red kite."], max_new_tokens=2)
     translator = Translator.load(short("toy-translation", tmp_path / "pairs", "--validation.bleu_sentences", "2"))

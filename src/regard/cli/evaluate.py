@@ -32,7 +32,7 @@ def evaluate(
         typer.Argument(
             help="Test data, plain or `.gz`. Translator: source, tab, reference; a repeated source brings a further "
             "reference; with `--reference`, sources. Language model: a text. Masked language model: one text per line. "
-            "Classifier: text, tab, class."
+            "Classifier: text, tab, class. Tagger: CoNLL columns, or a `.jsonl` file of tokens and tags."
         ),
     ],
     model: ModelOption = None,
@@ -55,11 +55,13 @@ def evaluate(
 
     Prints BLEU, chrF and TER of a translator, with the signatures of sacreBLEU; perplexity and bits per character of a
     language model; loss, perplexity and accuracy of a masked language model, over several random draws of masks;
-    accuracy and macro F1 of a classifier. `--json` prints one object.
+    accuracy and macro F1 of a classifier; precision, recall and F1 of the spans of a tagger, as seqeval computes them,
+    and of each type. `--json` prints one object.
 
         regard evaluate test.tsv
         regard evaluate test.en --reference test.de --model marian/
         regard evaluate test.tsv --model runs/polarity/best
+        regard evaluate test.conll --model runs/toy-tagging/best
 
     `regard score` rates files of translations and generated texts, from any system.
     """

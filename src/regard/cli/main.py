@@ -27,6 +27,7 @@ from regard.cli.segments import segments
 from regard.cli.serve import serve
 from regard.cli.show import show
 from regard.cli.steps import steps
+from regard.cli.tag import tag
 from regard.cli.train import train
 from regard.cli.translate import translate
 from regard.errors import RegardError
@@ -82,6 +83,7 @@ app.command(cls=Command)(serve)
 app.command(cls=Command)(translate)
 app.command(cls=Command)(generate)
 app.command(cls=Command)(classify)
+app.command(cls=Command)(tag)
 app.command(cls=Command)(fill_mask)
 app.command(cls=Command)(steps)
 app.command(cls=Command)(evaluate)

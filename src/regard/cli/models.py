@@ -36,6 +36,7 @@ MODELS = {
     "generate": ModelKind("a language model", "evaluate_language_model"),
     "fill-mask": ModelKind("a masked language model", "evaluate_masked_lm", "masked_lm"),
     "classify": ModelKind("a classifier", "evaluate_classifier", "sequence_classification"),
+    "tag": ModelKind("a tagger", "evaluate_tagger", "token_classification"),
     "show": ModelKind("a text encoder", None),
 }
 """Commands, and the models that they run; `regard show` takes every model."""

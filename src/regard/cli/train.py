@@ -62,6 +62,9 @@ def train(
 
     - classification: text, tab, class per line. Recipes: toy-classification, polarity
 
+    - tagging: one word and its tag per line, an empty line between sentences (CoNLL columns: the word first, the tag
+      last); or a `.jsonl` file of objects with tokens and tags. Recipe: toy-tagging
+
     - masked_lm: one text per line. Recipes: toy-masked-lm, tatoeba-masked-lm
 
     - causal_lm: running text, or one text per line with `--data.sample_by line`, as in toy-causal-lm. Recipes:

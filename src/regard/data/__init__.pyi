@@ -14,6 +14,10 @@ from .pairs import PairDataset as PairDataset
 from .pairs import encoder_batch as encoder_batch
 from .pairs import pair_loader as pair_loader
 from .pairs import tokenize_pairs as tokenize_pairs
+from .tags import TaggedDataset as TaggedDataset
+from .tags import read_tag_names as read_tag_names
+from .tags import tag_loader as tag_loader
+from .tags import tokenize_tagged as tokenize_tagged
 from .texts import TextBatch as TextBatch
 from .texts import TextDataset as TextDataset
 from .texts import read_label_names as read_label_names

@@ -3,4 +3,9 @@ from .classification import perplexity as perplexity
 from .generation import diversity_scores as diversity_scores
 from .generation import rouge_scores as rouge_scores
 from .score import Score as Score
+from .tagging import Span as Span
+from .tagging import count_spans as count_spans
+from .tagging import find_spans as find_spans
+from .tagging import span_f1 as span_f1
+from .tagging import tagging_scores as tagging_scores
 from .translation import corpus_scores as corpus_scores

@@ -9,7 +9,7 @@ import torch
 from regard.models.checkpoint import model_class
 from regard.pipelines.base import fastest_dtype
 from regard.pipelines.generator import Generator, Likelihood
-from regard.pipelines.text_encoder import MaskedLMScore, Prediction, TextEncoder, TokenPrediction
+from regard.pipelines.text_encoder import MaskedLMScore, Prediction, TextEncoder, WordPrediction
 from regard.pipelines.translator import Translation, Translator
 
 __all__ = [
@@ -18,9 +18,9 @@ __all__ = [
     "MaskedLMScore",
     "Prediction",
     "TextEncoder",
-    "TokenPrediction",
     "Translation",
     "Translator",
+    "WordPrediction",
     "fastest_dtype",
     "load",
 ]

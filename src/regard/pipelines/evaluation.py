@@ -16,12 +16,14 @@ from regard.checks import Checks
 from regard.errors import short_repr
 from regard.metrics.classification import classification_metrics, perplexity
 from regard.metrics.score import Score
+from regard.metrics.tagging import span_labels, tagging_scores
 from regard.metrics.translation import check_references, corpus_scores
 from regard.pipelines.base import Pipeline
 from regard.pipelines.generator import Generator
 from regard.pipelines.text_encoder import TextEncoder
 from regard.pipelines.translator import Translator
 from regard.text.readers import read_labeled_texts, read_lines
+from regard.text.tagged import read_tagged_sentences
 
 CHUNK = 1024  # sentences between two reports of progress
 MASKED_TOKENS, MAX_DRAWS = 20_000, 20  # masks are drawn 2 to 20 times, until 20,000 tokens have been masked
@@ -172,6 +174,38 @@ def evaluate_classifier(encoder: TextEncoder | Folder, examples: Sequence[tuple[
         "accuracy": Score(metrics["accuracy"], "accuracy (%)"),
         "f1": Score(metrics["f1"], "macro F1 (%)"),
     }
+
+
+def evaluate_tagger(
+    encoder: TextEncoder | Folder, sentences: Sequence[tuple[Sequence[str], Sequence[str]]] | Path
+) -> dict[str, Score]:
+    """Accuracy of predicted tags; precision, recall and F1 of their spans.
+
+    Args:
+        encoder: A text encoder with the head ``token_classification``, or its folder.
+        sentences: At least one (words, tags), or the `Path` of a file as for `regard.text.read_tagged_sentences`.
+
+    Returns:
+        The scores of `regard.metrics.tagging_scores`.
+
+    Raises:
+        InvalidType: If words or tags are not sequences of str.
+        InvalidArgument: If there is no sentence, or the model has no tags of a type that the sentences have.
+    """
+    encoder = _as_pipeline(TextEncoder, encoder)
+    name = str(sentences) if isinstance(sentences, Path) else "sentences"
+    if isinstance(sentences, Path):
+        sentences = [sentence[1:] for sentence in read_tagged_sentences([sentences])]
+    with Checks() as checks:
+        if checks.sequence(name, sentences, "(words, tags), or a Path"):
+            checks.that(bool(sentences), f"{name}: expected at least one sentence with tags, got none")
+    encoder.check_head("token_classification")
+    true, known = [tags for _, tags in sentences], span_labels(encoder.model.config.labels)
+    with Checks() as checks:
+        for label in sorted({*span_labels(tag for tags in true for tag in tags)} - {*known}):
+            checks.fail(f"{name}: expected tags of the types {', '.join(map(repr, known))}, got {short_repr(label)}")
+    predicted = [[each.label for each in words] for words in encoder.tag([words for words, _ in sentences])]
+    return tagging_scores(true, predicted)
 
 
 def _as_pipeline(pipeline: type[PipelineT], model: PipelineT | Folder | None) -> PipelineT:

@@ -1,10 +1,10 @@
-"""TextEncoder: classes, embeddings and masked tokens from a BERT."""
+"""TextEncoder: classes, tags, embeddings and masked tokens from a BERT."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from regard.pipelines.base import SelfAttentionPipeline, check_token_counts
 from regard.pipelines.packing import batches_by_length
 from regard.text.tokenizer import Tokenizer
 from regard.text.validation import check_texts
+from regard.text.words import split_words
 
 
 class Prediction(NamedTuple):
@@ -34,16 +35,17 @@ class Prediction(NamedTuple):
     probabilities: dict[str, float]
 
 
-class TokenPrediction(NamedTuple):
-    """Prediction for a token of a text.
+class WordPrediction(NamedTuple):
+    """Prediction for a word of a text.
 
     Args:
-        token: The token as readable text: ``▁`` is a space, so that a word starts with it.
-        label: The most probable class.
-        probabilities: Probability of each class by name.
+        word: The word.
+        label: The most probable tag.
+        probabilities: Probability of each tag by name; empty if the tokenizer leaves nothing of the word, such as of
+            invisible characters. The tag is then ``O``, or the model's first.
     """
 
-    token: str
+    word: str
     label: str
     probabilities: dict[str, float]
 
@@ -65,6 +67,14 @@ class MaskedLMScore(NamedTuple):
     def perplexity(self) -> float:
         """Perplexity per masked token."""
         return perplexity(self.nll / self.num_tokens)
+
+
+class _Window(NamedTuple):
+    """A part of a text: token ids, and the position of the first token of each word by the word's index."""
+
+    text: int
+    ids: list[int]
+    firsts: dict[int, int]
 
 
 class TextEncoder(SelfAttentionPipeline[Bert]):
@@ -106,23 +116,54 @@ class TextEncoder(SelfAttentionPipeline[Bert]):
         self.check_head("sequence_classification")
         return [self._predict_class(logits) for logits in self._run_batched(self._encode(texts), self._forward)]
 
-    def tag(self, texts: Sequence[str]) -> list[list[TokenPrediction]]:
-        """Predict the class of each token of each text, without special tokens.
+    def tag(self, texts: Sequence[str | Sequence[str]]) -> list[list[WordPrediction]]:
+        """Predict the tag of each word of each text, from the first token of the word.
+
+        Words of texts that are too long are read in parts of as many words as the model takes at once.
+
+        Args:
+            texts: Each is a text, which `regard.text.split_words` splits, or a sequence of words, which stay as they
+                are. Split texts as the data that the model was trained on are split.
 
         Raises:
-            InvalidType: If texts are not a sequence of str.
+            InvalidType: If texts are not a sequence of str or of sequences of str.
             InvalidArgument: If the model does not have the head ``token_classification``.
         """
         self.check_head("token_classification")
-        before, after = map(len, self._special_tokens)
-        encoded = self._encode(texts)
-        tags = []
-        for ids, logits in zip(encoded, self._run_batched(encoded, self._forward), strict=True):
-            inner = slice(before, len(ids) - after)
-            tokens = self.tokenizer.convert_ids_to_tokens(ids[inner])
-            rows = zip(tokens, logits[inner], strict=True)
-            tags.append([TokenPrediction(token, *self._predict_class(row)) for token, row in rows])
+        with Checks() as checks:
+            checks.sequence("texts", texts, "texts, or of sequences of words")
+        for index, text in enumerate(texts):
+            check_texts([text] if isinstance(text, str) else text, f"texts[{index}]")
+        words = [split_words(text) if isinstance(text, str) else list(text) for text in texts]
+        tokenizer: Any = self.tokenizer
+        windows = [
+            _Window(number, *window)
+            for number, (ids, firsts) in enumerate(tokenizer.encode_words(words))
+            for window in self._windows(ids, firsts)
+        ]
+        labels = self.model.config.labels
+        missing = Prediction("O" if "O" in labels else labels[0], {})
+        tags = [[WordPrediction(word, *missing) for word in each] for each in words]
+        logits = self._run_batched([window.ids for window in windows], self._forward)
+        for window, rows in zip(windows, logits, strict=True):
+            for word, position in window.firsts.items():
+                prediction = self._predict_class(rows[position])
+                tags[window.text][word] = WordPrediction(words[window.text][word], *prediction)
         return tags
+
+    def _windows(self, ids: list[int], firsts: list[int]) -> Iterator[tuple[list[int], dict[int, int]]]:
+        """Parts of a text that the model can read: token ids, and the position of the first token of each word."""
+        before, after = self._special_tokens
+        room, end = self._max_length - len(before) - len(after), len(ids) - len(after)
+        starts = {word: first for word, first in enumerate(firsts) if first >= 0}
+        while starts:
+            start = next(iter(starts.values()))
+            ends = [*list(starts.values())[1:], end]  # of the words
+            count = max(1, sum(stop - start <= room for stop in ends))  # a longer word is cut
+            inner = ids[start : min(ends[count - 1], start + room)]
+            offset = len(before) - start
+            yield [*before, *inner, *after], {word: first + offset for word, first in list(starts.items())[:count]}
+            starts = dict(list(starts.items())[count:])
 
     def masked_lm_score(self, texts: Sequence[str], *, mlm_probability: float = 0.15, seed: int = 0) -> MaskedLMScore:
         """Mask tokens as in training, and measure how well the model predicts them.
@@ -212,17 +253,21 @@ class TextEncoder(SelfAttentionPipeline[Bert]):
                 f"{self.name}: expected a model with the head {head!r}, got {self.model.config.head!r}{hint}"
             )
 
+    @property
+    def _max_length(self) -> int:
+        """Tokens of a text that the model reads, special tokens included."""
+        return self.model.config.truncation_length or self.model.config.max_seq_len
+
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, truncated to what the model can read."""
         check_texts(texts)
-        limit = self.model.config.truncation_length or self.model.config.max_seq_len
         encoded = self.tokenizer.encode(texts, add_special_tokens=True, split_special_tokens=False)
         with Checks() as checks:  # a tokenizer may add no special tokens
             for index, ids in enumerate(encoded):
                 checks.that(
                     bool(ids), f"texts[{index}]: expected a text of at least one token, got {short_repr(texts[index])}"
                 )
-        return truncate(encoded, limit, self.tokenizer)
+        return truncate(encoded, self._max_length, self.tokenizer)
 
     def _encode_text(self, text: str) -> list[int]:
         check_texts([text], names=["text"])

@@ -10,6 +10,8 @@ from .readers import read_texts as read_texts
 from .search import find_tokens as find_tokens
 from .sentencepiece import MarianTokenizer as MarianTokenizer
 from .sentencepiece import SentencePieceTokenizer as SentencePieceTokenizer
+from .tagged import TaggedSentence as TaggedSentence
+from .tagged import read_tagged_sentences as read_tagged_sentences
 from .tokenizer import Tokenizer as Tokenizer
 from .tokenizer import load_tokenizer as load_tokenizer
 from .tokenizer import train_bpe as train_bpe
@@ -17,4 +19,5 @@ from .tokenizer import train_char as train_char
 from .tokenizer import train_translation_bpe as train_translation_bpe
 from .tokens import is_special as is_special
 from .words import group_into_words as group_into_words
+from .words import split_words as split_words
 from .words import word_indices as word_indices

@@ -17,12 +17,12 @@ from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidFile, short_repr
 from regard.files import as_path
 from regard.input_files import exists, parse_json
+from regard.text.backend import TOKENIZER_FILE, panics_as_errors, readable_tokens
 from regard.text.base import CONFIG_FILE, BaseTokenizer
-from regard.text.byte_level import decode_entry, readable_bytes
 from regard.text.sentencepiece import MARIAN_FILES, SPM_FILE, MarianTokenizer, SentencePieceTokenizer
 from regard.text.validation import as_ids, as_sequences, check_texts, checked_texts
+from regard.text.words import first_tokens
 
-TOKENIZER_FILE = "tokenizer.json"
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<mask>")
 PAD_ID, BOS_ID, EOS_ID = range(3)
 """Ids of special tokens in vocabularies that are trained here; only those of translators have no mask token."""
@@ -101,10 +101,44 @@ class Tokenizer(BaseTokenizer):
     ) -> list[list[int]]:
         check_texts(texts)
         backend = self._splitting_backend if split_special_tokens else self._backend
+        with self._missing_characters_as_errors(texts):
+            encodings = backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        return [encoding.ids for encoding in encodings]
+
+    def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[tuple[list[int], list[int]]]:
+        """Token ids of sentences of words, with special tokens, and where each word begins.
+
+        The words are joined by spaces. ``[MASK]`` and the like are text.
+
+        Args:
+            sentences: The words of each sentence.
+
+        Returns:
+            For each sentence the token ids and, for each word, the position of its first token; -1 for a word of which
+            the tokenizer leaves nothing, such as one of invisible characters.
+
+        Raises:
+            InvalidType: If a sentence is not a sequence of str.
+            InvalidArgument: If a word has lone surrogates, or characters that the vocabulary lacks.
+
+        Examples:
+            >>> ids, firsts = train_bpe(["the cat sat"] * 9, vocab_size=270).encode_words([["the", "cats"]])[0]
+            >>> len(ids), firsts
+            (5, [1, 2])
+        """
+        for index, words in enumerate(sentences):
+            check_texts(words, f"sentences[{index}]")
+        texts = [" ".join(words) for words in sentences]
+        with self._missing_characters_as_errors(texts):  # the fast encoding has no offsets
+            encodings = self._splitting_backend.encode_batch(texts, add_special_tokens=True)
+        pairs = zip(encodings, sentences, strict=True)
+        return [(encoding.ids, first_tokens(words, encoding.offsets)) for encoding, words in pairs]
+
+    @contextmanager
+    def _missing_characters_as_errors(self, texts: Sequence[str]) -> Iterator[None]:
         try:
             with panics_as_errors():
-                encodings = backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
-            return [encoding.ids for encoding in encodings]
+                yield
         except InvalidFile:
             raise
         except Exception as error:  # the bindings raise no narrower one
@@ -303,42 +337,6 @@ def check_vocab_size(tokenizer: BaseTokenizer, vocab_size: int, name: str) -> No
     if tokenizer.vocab_size > vocab_size:
         expected = f"expected a tokenizer with at most {vocab_size} tokens as in the model"
         raise InvalidArgument(f"{name}: {expected}, got {tokenizer.vocab_size}; use the model's own tokenizer")
-
-
-@contextmanager
-def panics_as_errors() -> Iterator[None]:
-    """Turn a panic of ``tokenizers``, which is not an `Exception`, into an error; odd files make its Rust code panic.
-
-    Raises:
-        InvalidFile: With the reason.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":  # the bindings do not export the class
-            raise
-        raise InvalidFile(f"{TOKENIZER_FILE}: cannot be used as a tokenizer: {error}") from None
-
-
-def readable_tokens(backend: tokenizers.Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Tokens of any ``tokenizer.json`` as readable text: ``▁`` is a space, ``<0xC3>`` one byte of a character."""
-    with panics_as_errors():
-        added = backend.get_added_tokens_decoder()
-        return [_readable_token(backend, index, index in added) for index in ids]
-
-
-def _readable_token(backend: tokenizers.Tokenizer, index: int, is_added: bool) -> str:
-    entry, decoder = backend.id_to_token(index) or "", backend.decoder
-    if is_added or decoder is None:
-        return entry
-    text = backend.decode([index], skip_special_tokens=False)
-    if ("\ufffd" in text or "▁" in text) and (decoded := decode_entry(entry)) is not None:
-        return readable_bytes(decoded)
-    if entry.startswith(("Ġ", "▁", " ")):
-        return "▁" + text.lstrip(" ")
-    if isinstance(decoder, decoders.WordPiece):
-        return entry.removeprefix(decoder.prefix) if entry.startswith(decoder.prefix) else "▁" + entry
-    return entry if "\ufffd" in text else text
 
 
 def _complete(

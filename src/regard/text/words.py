@@ -20,6 +20,7 @@ _WHOLE_WORD = re.compile(r"<mask>|\[(?:MASK|UNK)\]")
 _SPACED = re.compile(r"[^\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
 """What has no character with Unicode's property White_Space."""
 _WORD = re.compile(rf"\w+(?:['’\-{_JOINERS}]\w+)*|[^\w\s]+")
+_ANNOTATED_WORD = re.compile(rf"\w+(?:[.'’/&@\-{_JOINERS}]\w+|(?<=\d)[,:]\d\w*)*|([^\w\s])\1*")
 _INVALID_BYTE = re.compile("[\udc80-\udcff]")
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
@@ -94,6 +95,43 @@ def white_space_word_indices(tokens: Sequence[str]) -> list[int]:
     ]
     *_, indices = _split(_SPACED, spelled)
     return [-1 if boundary else index for index, boundary in zip(indices, is_boundary, strict=True)]
+
+
+def split_words(text: str) -> list[str]:
+    """Split a text into words as annotated data have them: punctuation at the sides of a word is a word of its own.
+
+    Within a word stay apostrophes, hyphens, periods, slashes, ``&`` and ``@``, and commas and colons between digits. In
+    a script without spaces, what stands between punctuation is one word.
+
+    Examples:
+        >>> split_words("Dr. Smith's A-Team paid $1,000.50 (in the U.S.)...")
+        ['Dr', '.', "Smith's", 'A-Team', 'paid', '$', '1,000.50', '(', 'in', 'the', 'U.S', '.', ')', '...']
+    """
+    matches = _ANNOTATED_WORD.finditer(_NOT_ASCII.sub(_as_letter, text))
+    return [text[match.start() : match.end()] for match in matches]
+
+
+def first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[int]:
+    """The position of the first token of each word, or -1 for a word without tokens.
+
+    The space before a word belongs to it, also if it is a token of its own, as in byte-level vocabularies.
+
+    Args:
+        words: The words of a text, which spaces join.
+        offsets: Where each token begins and ends in the text; (0, 0) for special tokens.
+
+    Examples:
+        >>> first_tokens(["a", "walk"], [(0, 0), (0, 1), (1, 2), (2, 4), (4, 6), (0, 0)])
+        [1, 2]
+    """
+    positions, token, start = [], 0, 0
+    for index, word in enumerate(words):
+        end = start + len(word) + (index > 0)  # with the space before it
+        while token < len(offsets) and offsets[token][1] <= start:  # special, or of the word before
+            token += 1
+        positions.append(token if token < len(offsets) and offsets[token][0] < end else -1)
+        start = end
+    return positions
 
 
 def _split(pattern: re.Pattern[str], tokens: Sequence[str]) -> tuple[str, list[int], list[int]]:

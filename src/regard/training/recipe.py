@@ -46,6 +46,7 @@ TASKS: Mapping[str, str] = MappingProxyType(
         "causal_lm": "CausalLMRecipe",
         "masked_lm": "MaskedLMRecipe",
         "classification": "ClassificationRecipe",
+        "tagging": "TaggingRecipe",
     }
 )
 """The class of each task's recipe, in the module of ``regard.training.tasks`` with the task's name."""
@@ -69,7 +70,7 @@ class Recipe(Section, ABC):
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
     """Seed of initial weights, dropout and the order of batches."""
     task: str
-    """``"translation"``, ``"causal_lm"``, ``"masked_lm"`` or ``"classification"``."""
+    """The name of the task, one of `TASKS`."""
     data: DataConfig
     tokenizer: TokenizerConfig = TokenizerConfig()
     model: Any

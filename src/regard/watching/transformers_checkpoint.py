@@ -14,7 +14,7 @@ import torch
 from regard.errors import InvalidCheckpoint, raise_problems, require, short_repr
 from regard.input_files import check_file, exists, read_json
 from regard.models.weights import UNSAFE_PICKLE
-from regard.text.tokenizer import panics_as_errors
+from regard.text.backend import panics_as_errors
 
 MAX_LAYERS = 1000
 FILE_SUFFIXES = (".json", ".safetensors", ".bin", ".model", ".spm", ".txt")

@@ -26,7 +26,7 @@ from regard.input_files import check_file, exists
 from regard.pipelines.base import available_device
 from regard.recordings.layer import LayerList
 from regard.recordings.recording import MAX_IMAGE_SIDE, Recording
-from regard.text.tokenizer import panics_as_errors, readable_tokens
+from regard.text.backend import panics_as_errors, readable_tokens
 from regard.text.validation import surrogate_errors
 from regard.watching.result import WatchResult
 from regard.watching.transformers_checkpoint import first_line, load_checkpoint, silence_transformers
