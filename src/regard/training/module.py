@@ -11,9 +11,8 @@ import lightning as L
 import torch
 from torch import nn
 
-from regard.errors import InvalidCheckpoint, TrainingDiverged
+from regard.errors import InvalidArgument, InvalidCheckpoint, TrainingDiverged
 from regard.training.checkpoint_io import STATE_FILE
-from regard.training.recipe import PERCENTAGES
 from regard.training.recipe_sections import OptimizerConfig
 from regard.training.tasks.base import Task
 
@@ -127,9 +126,13 @@ class TaskModule(L.LightningModule):
         sums = self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()
         with self.trainer.precision_plugin.val_step_context():
             metrics = self.task.compute_metrics(self.model, sums)
+        units = {metric.name: metric.unit for metric in self.recipe.metrics}
+        if missing := [name for name in metrics if name not in units]:
+            name = f"{type(self.recipe).__name__}.metrics"
+            raise InvalidArgument(f"{name}: expected all that compute_metrics returns, got no {', '.join(missing)}")
         texts = [f"valid loss {metrics['valid_loss']:.4f}"]
         for name in [name for name in metrics if name != "valid_loss"]:
-            texts.append(f"{name.replace('_', ' ')} {metrics[name]:.4g}{'%' if name in PERCENTAGES else ''}")
+            texts.append(f"{name.replace('_', ' ')} {metrics[name]:.4g}{units[name]}")
         log.info("step %d: %s", self.global_step, ", ".join(texts))
         # for early stopping and `best`; processes agree already, but Lightning warns without sync_dist
         self.log_dict(metrics, logger=False, sync_dist=self.trainer.world_size > 1)

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import pydantic
 from pydantic import Field
@@ -50,8 +50,23 @@ TASKS: Mapping[str, str] = MappingProxyType(
     }
 )
 """The class of each task's recipe, in the module of ``regard.training.tasks`` with the task's name."""
-LOWER_IS_BETTER = ("perplexity", "bits_per_character")
-PERCENTAGES = ("accuracy", "f1")
+
+
+class Metric(NamedTuple):
+    """A number that validation computes, or the mean of an added loss: a column of ``metrics.csv``.
+
+    Args:
+        name: Name of the column.
+        best: Whether lower or higher is better.
+        unit: What the log writes after the number.
+    """
+
+    name: str
+    best: Literal["min", "max"]
+    unit: Literal["", "%"] = ""
+
+
+VALID_LOSS = Metric("valid_loss", "min")
 
 
 class Recipe(Section, ABC):
@@ -62,8 +77,8 @@ class Recipe(Section, ABC):
 
     target_unit: ClassVar[str] = "tokens"
     """What the loss and the throughput count."""
-    metric_names: ClassVar[tuple[str, ...]]
-    """Columns of ``metrics.csv`` for this task."""
+    metrics: ClassVar[tuple[Metric, ...]]
+    """What the task's validation computes, and its added losses; another number is an error."""
 
     output_dir: Folder
     """Folder of the run: models, logs, training state and a copy of the recipe."""
@@ -110,6 +125,9 @@ class Recipe(Section, ABC):
         with Checks() as checks:
             checks.error = InvalidRecipe
             recipe.check(checks)
+            names = [metric.name for metric in recipe.metrics]
+            for name in (recipe.monitored, *recipe.loss_weights):
+                checks.that(name in names, f"{recipe_type.__name__}.metrics: expected {name} among them, got {names}")
             reason = recipe.export_class()[1]
             if reason and recipe.checkpoint.format == "transformers" and not checks.problems:
                 checks.fail(f"checkpoint.format: expected 'regard' for this model, got 'transformers'; {reason}")
@@ -141,10 +159,14 @@ class Recipe(Section, ABC):
         return {}
 
     @property
+    def monitored(self) -> str:
+        """The name of the metric that selects the best weights."""
+        return "valid_loss" if self.validation.monitor == "loss" else self.validation.monitor
+
+    @property
     def monitor(self) -> tuple[str, Literal["min", "max"]]:
         """The metric that selects the best weights, and whether lower or higher is better."""
-        name = self.validation.monitor
-        return ("valid_loss", "min") if name == "loss" else (name, "min" if name in LOWER_IS_BETTER else "max")
+        return self.monitored, next(metric.best for metric in self.metrics if metric.name == self.monitored)
 
     @property
     def placeholder_config(self) -> Any:

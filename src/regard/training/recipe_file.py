@@ -25,21 +25,12 @@ DATA_SUFFIXES = (".tsv", ".csv", ".txt", ".gz")
 MAX_VALUES, MAX_DEPTH = 10_000, 20
 """Bounds of the values in a recipe, each counted as often as aliases repeat it, and of their nesting."""
 BUNDLED_RECIPES = Path(__file__).parent.parent / "recipes"
-FIXED_ON_RESUME = (
-    "task",
-    "seed",
-    "data.",
-    "tokenizer.",
-    "model.",
-    "optimizer.",
-    "loss.",
-    "attention_loss.",
-    "trainer.accumulate_grad_batches",
-    "validation.monitor",
-)
-"""Keys that a resumed run must not change, by their beginnings."""
-MOVABLE = ("data.folder", "data.train", "data.valid")
-"""Exceptions: paths may change, because contents are compared by their hashes."""
+CHANGEABLE_PATHS = ("output_dir", "data.folder", "data.train", "data.valid")
+"""Keys that a resumed run may change, because the contents of the files are compared by their hashes."""
+CHANGEABLE_SECTIONS = ("trainer.", "validation.", "checkpoint.")
+"""Beginnings of other keys that it may change: they do not change what a step learns."""
+FIXED = ("trainer.accumulate_grad_batches", "validation.monitor")
+"""Exceptions, which it must not change."""
 # PyYAML passes on Python's errors for impossible dates, "!!int foo" and deeply nested brackets
 _YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError)
 
@@ -181,6 +172,11 @@ def is_copy(path: Path) -> bool:
         return False
 
 
+def is_changeable(key: str) -> bool:
+    """Whether a resumed run may change a key; a key of a new section may not."""
+    return key in CHANGEABLE_PATHS or (key.startswith(CHANGEABLE_SECTIONS) and key not in FIXED)
+
+
 def check_resumable(recipe: Recipe) -> None:
     """Check that a recipe fits the training state in its run folder.
 
@@ -190,11 +186,7 @@ def check_resumable(recipe: Recipe) -> None:
     new, old = (
         _flatten(version.model_dump(mode="json")) for version in (recipe, load_recipe(recipe.output_dir / RECIPE_FILE))
     )
-    changed = [
-        key
-        for key in dict.fromkeys((*new, *old))
-        if key.startswith(FIXED_ON_RESUME) and key not in MOVABLE and new.get(key) != old.get(key)
-    ]
+    changed = [key for key in dict.fromkeys((*new, *old)) if not is_changeable(key) and new.get(key) != old.get(key)]
     raise_problems(
         [
             f"{key}: expected {short_repr(old.get(key))} as in the run, got {short_repr(new.get(key))}; "

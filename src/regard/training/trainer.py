@@ -134,7 +134,7 @@ def _build_trainer(
     recipe: Recipe, console: Console, interrupt: Interrupt, checkpoints: Checkpoints, step: int
 ) -> L.Trainer:
     config, folder = recipe.trainer, recipe.output_dir
-    metrics = ResumableCSVLogger(folder, recipe.metric_names)
+    metrics = ResumableCSVLogger(folder, [metric.name for metric in recipe.metrics])
     metrics.discard_after(step)
     callbacks: list[L.Callback] = [interrupt, ProgressLogger(recipe, console)]
     if recipe.has_validation and recipe.validation.patience is not None:

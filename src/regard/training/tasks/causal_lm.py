@@ -19,7 +19,7 @@ from regard.metrics.classification import perplexity
 from regard.models import GPT, GPTConfig
 from regard.nn.linear_cross_entropy import TokenLoss
 from regard.text.tokenizer import Tokenizer, train_bpe, train_char
-from regard.training.recipe import Recipe
+from regard.training.recipe import VALID_LOSS, Metric, Recipe
 from regard.training.recipe_sections import (
     Count,
     DataConfig,
@@ -72,7 +72,7 @@ class CausalLMValidationConfig(ValidationConfig):
 class CausalLMRecipe(Recipe):
     """The recipe of a causal language model: a GPT, with ``architecture: llama`` with Llama's defaults."""
 
-    metric_names = ("valid_loss", "perplexity", "bits_per_character")
+    metrics = (VALID_LOSS, Metric("perplexity", "min"), Metric("bits_per_character", "min"))
 
     task: Literal["causal_lm"]
     data: TextDataConfig

@@ -16,6 +16,7 @@ from regard.data.texts import TextBatch, TextDataset, read_label_names, text_loa
 from regard.metrics.classification import classification_metrics
 from regard.models import Bert
 from regard.text.readers import read_labeled_texts
+from regard.training.recipe import VALID_LOSS, Metric
 from regard.training.recipe_sections import Count, ValidationConfig
 from regard.training.tasks.base import Split
 from regard.training.tasks.bert import BertDataConfig, BertRecipe, BertTask
@@ -40,7 +41,7 @@ class ClassificationRecipe(BertRecipe):
 
     head = "sequence_classification"
     target_unit = "texts"
-    metric_names = ("valid_loss", "accuracy", "f1")
+    metrics = (VALID_LOSS, Metric("accuracy", "max", "%"), Metric("f1", "max", "%"))
 
     task: Literal["classification"]
     data: LabeledDataConfig

@@ -18,6 +18,7 @@ from regard.errors import InvalidFile
 from regard.metrics.classification import perplexity
 from regard.models import Bert
 from regard.text.readers import read_lines
+from regard.training.recipe import VALID_LOSS, Metric
 from regard.training.recipe_sections import Count, ValidationConfig
 from regard.training.tasks.base import Split
 from regard.training.tasks.bert import BertDataConfig, BertRecipe, BertTask
@@ -44,7 +45,7 @@ class MaskedLMRecipe(BertRecipe):
 
     head = "masked_lm"
     target_unit = "masked tokens"
-    metric_names = ("valid_loss", "perplexity", "accuracy")
+    metrics = (VALID_LOSS, Metric("perplexity", "min"), Metric("accuracy", "max", "%"))
 
     task: Literal["masked_lm"]
     data: MaskedDataConfig

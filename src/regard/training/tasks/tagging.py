@@ -17,6 +17,7 @@ from regard.data.texts import TextBatch
 from regard.metrics.tagging import SpanCounts, count_spans, span_f1, span_labels
 from regard.models import Bert
 from regard.text.tagged import read_tagged_sentences
+from regard.training.recipe import VALID_LOSS, Metric
 from regard.training.recipe_sections import Count, ValidationConfig
 from regard.training.tasks.base import Split
 from regard.training.tasks.bert import BertDataConfig, BertRecipe, BertTask
@@ -41,7 +42,7 @@ class TaggingRecipe(BertRecipe):
 
     head = "token_classification"
     target_unit = "words"
-    metric_names = ("valid_loss", "accuracy", "precision", "recall", "f1")
+    metrics = (VALID_LOSS, *(Metric(name, "max", "%") for name in ("accuracy", "precision", "recall", "f1")))
 
     task: Literal["tagging"]
     data: TaggedDataConfig

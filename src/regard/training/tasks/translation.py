@@ -22,7 +22,7 @@ from regard.models.architectures import model_from_config
 from regard.nn.linear_cross_entropy import TokenLoss
 from regard.text.readers import group_references, read_pairs
 from regard.text.tokenizer import Tokenizer, train_translation_bpe
-from regard.training.recipe import Recipe
+from regard.training.recipe import VALID_LOSS, Metric, Recipe
 from regard.training.recipe_sections import (
     Count,
     DataConfig,
@@ -86,7 +86,12 @@ class TranslationValidationConfig(ValidationConfig):
 class TranslationRecipe(Recipe):
     """The recipe of a translation model: a Transformer, or with ``architecture: rnn_search`` an RNNsearch."""
 
-    metric_names = ("valid_loss", "bleu", "chrf", *(f"{name}_loss" for name in AttentionLossesConfig.model_fields))
+    metrics = (
+        VALID_LOSS,
+        Metric("bleu", "max"),
+        Metric("chrf", "max"),
+        *(Metric(f"{name}_loss", "min") for name in AttentionLossesConfig.model_fields),
+    )
 
     task: Literal["translation"] = "translation"
     data: PairDataConfig
