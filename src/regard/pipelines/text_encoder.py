@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -127,7 +127,8 @@ class TextEncoder(SelfAttentionPipeline[Bert]):
 
         Raises:
             InvalidType: If texts are not a sequence of str or of sequences of str.
-            InvalidArgument: If the model does not have the head ``token_classification``.
+            InvalidArgument: If the model does not have the head ``token_classification``, or its tokenizer is a
+                SentencePiece model, which does not say where words begin.
         """
         self.check_head("token_classification")
         with Checks() as checks:
@@ -135,10 +136,12 @@ class TextEncoder(SelfAttentionPipeline[Bert]):
         for index, text in enumerate(texts):
             check_texts([text] if isinstance(text, str) else text, f"texts[{index}]")
         words = [split_words(text) if isinstance(text, str) else list(text) for text in texts]
-        tokenizer: Any = self.tokenizer
+        if not isinstance(self.tokenizer, Tokenizer):
+            expected = f"{self.name}: expected a tokenizer with a tokenizer.json to tag words"
+            raise InvalidArgument(f"{expected}, got {type(self.tokenizer).__name__}")
         windows = [
             _Window(number, *window)
-            for number, (ids, firsts) in enumerate(tokenizer.encode_words(words))
+            for number, (ids, firsts) in enumerate(self.tokenizer.encode_words(words))
             for window in self._windows(ids, firsts)
         ]
         labels = self.model.config.labels
