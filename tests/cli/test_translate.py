@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from regard.generation.model_states import EncoderDecoderState
+from regard.text import Tokenizer
 
 LINES = ["the cat sat", "", "where is the station?", "   ", "the mat"]
 TEXT = "".join(f"{line}\n" for line in LINES)
@@ -61,7 +62,7 @@ def test_nbest_and_scores_are_columns(regard, model):
     assert [row[0] for row in rows] == ["1", "1", "2", "3", "3"]
     assert float(rows[0][1]) >= float(rows[1][1])
     assert [row[2] for row in rows] == ["nan"] * 5  # the model has no confidence.json
-    assert rows[2][3] == ""
+    assert rows[2][3:] == ["", ""]
     only = regard("translate", "--model", model, "--scores", stdin="the cat sat\n").out.rstrip("\n").split("\t")
     assert only == rows[0][1:]
 
@@ -154,7 +155,7 @@ def test_translations_of_low_confidence_are_listed_on_stderr(regard):
     lines = ["Where is the train station?", "The algorithm sorts the array in linearithmic time.", "Thank you."]
     text = "".join(f"{line}\n" for line in lines)
     result = regard("translate", stdin=text)  # by the bundled model
-    assert result.err == "note: low confidence in 1 of 3 translations: line 2\n"
+    assert re.fullmatch(r"note: 1 of 3 translations may be wrong: line 2 \(confidence 0\.[0-4]\d\)\n", result.err)
     assert len(result.out.splitlines()) == 3
     rows = [line.split("\t") for line in regard("translate", "--scores", stdin=text).out.splitlines()]
     objects = map(json.loads, regard("translate", "--json", stdin=text).out.splitlines())
@@ -162,6 +163,35 @@ def test_translations_of_low_confidence_are_listed_on_stderr(regard):
     assert [each["is_reliable"] for each in best] == [True, False, True]
     assert [float(row[1]) for row in rows] == pytest.approx([each["confidence"] for each in best], abs=1e-4)
     assert regard("translate", stdin=lines[0]).err == ""
+
+
+@pytest.fixture
+def without_numbers(monkeypatch):
+    """The bundled model, whose translations lose each digit."""
+    decode = Tokenizer.decode
+    monkeypatch.setattr(
+        Tokenizer, "decode", lambda *args, **options: [re.sub(r"\d", "", text) for text in decode(*args, **options)]
+    )
+
+
+@pytest.mark.usefixtures("without_numbers")
+def test_a_translation_without_a_number_of_its_source_is_marked(regard):
+    text = "Thank you.\nI am 24 years old.\n"
+    result = regard("translate", "--json", stdin=text)
+    thanks, age = (json.loads(line)["translations"][0] for line in result.out.splitlines())
+    assert age["confidence"] > 0.5
+    assert (age["missing"], age["is_reliable"]) == (["24"], False)
+    assert (thanks["missing"], thanks["is_reliable"]) == ([], True)
+    mark = f"confidence {age['confidence']:.2f}, without 24"
+    assert result.err == f"note: 1 of 2 translations may be wrong: line 2 ({mark})\n"
+    rows = [line.split("\t") for line in regard("translate", "--scores", stdin=text).out.splitlines()]
+    assert [row[2:] for row in rows] == [["", thanks["text"]], ["24", age["text"]]]
+
+
+@pytest.mark.usefixtures("without_numbers")
+def test_sampled_translations_are_marked_without_a_confidence(regard):
+    result = regard("translate", "--sample", "--top-k", 1, stdin="I am 24 years old.\n")
+    assert result.err == "note: 1 of 1 translations may be wrong: line 1 (without 24)\n"
 
 
 def test_truncated_translations_get_a_note(regard, model, monkeypatch):
@@ -215,7 +245,7 @@ def test_files_are_checked_before_the_first_line_is_translated(regard, model, tm
 
 def test_empty_lines_are_not_counted_as_translations(regard):
     result = regard("translate", stdin="Thank you.\n\nQuantum chromodynamics confines colour-charged partons.\n")
-    assert result.err == "note: low confidence in 1 of 2 translations: line 3\n"
+    assert re.fullmatch(r"note: 1 of 2 translations may be wrong: line 3 \(confidence 0\.[0-4]\d\)\n", result.err)
 
 
 def test_lines_of_pairs_get_a_note(regard, model):

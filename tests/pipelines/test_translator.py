@@ -203,8 +203,8 @@ def test_truncated_lines_are_marked_and_translated_by_sentence(translator):
 
 def test_a_line_is_as_finished_as_all_its_parts(translator):
     full, cut = Hypothesis([5], -1.0), Hypothesis([6], -2.0, finished=False)
-    assert translator._join_parts([[full], [full]])[0].finished
-    assert not translator._join_parts([[full], [cut]])[0].finished
+    assert translator._join_parts("two", [[full], [full]], None)[0].finished
+    assert not translator._join_parts("two", [[full], [cut]], None)[0].finished
 
 
 def test_a_line_longer_than_those_of_the_training_is_cut_at_sentence_ends(fresh, tokenizer, monkeypatch):

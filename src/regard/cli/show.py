@@ -23,6 +23,7 @@ from regard.cli.options import (
 )
 from regard.cli.output import note, print_path
 from regard.cli.texts import InputText, check_texts, find_recording, note_file_name, read_texts
+from regard.cli.translate import doubts
 from regard.errors import InvalidArgument, short_repr
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def show(
         with source.naming_errors():
             if isinstance(loaded, Translator) and target is None:
                 translation, recording = loaded.translate_and_record(source.text)
-                _note_confidence(translation, source)
+                _note_doubts(translation, source)
             else:
                 recording = loaded.record(source.text, **options)
         _check_image(context, recording, output)
@@ -135,11 +136,11 @@ def _check_image(context: typer.Context, recording: Recording, output: Path) -> 
             raise InvalidArgument(f"--output: expected .html or .regard for an image, got {short_repr(output.name)}")
 
 
-def _note_confidence(translation: Translation, source: InputText) -> None:
+def _note_doubts(translation: Translation, source: InputText) -> None:
     """Print a note if a translation is not reliable."""
     if translation.is_reliable is False:
         where = f"{source.origin}: " if source.origin else ""
-        note(f"{where}low confidence in the translation: {translation.confidence:.2f}")
+        note(f"{where}the translation may be wrong: {doubts(translation)}")
 
 
 def _show(

@@ -58,7 +58,10 @@ def translate(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="With --sample: seed; equal seeds give equal translations.")] = None,
     scores: Annotated[
-        bool, typer.Option("--scores", help="Put score and confidence (nan if there is none) before each translation.")
+        bool,
+        typer.Option(
+            "--scores", help="Put score, confidence (nan if there is none) and missing words before each translation."
+        ),
     ] = False,
     as_json: JsonOption = False,
     model: ModelOption = None,
@@ -76,11 +79,12 @@ def translate(
 
     The bundled model translates short, everyday sentences from English to German, as in a phrase book. It fails on
     news and technical text. Its translations have a confidence: the probability that they are acceptable. A note on
-    standard error lists the lines below 0.5, where most translations are wrong.
+    standard error lists the lines below 0.5, where most translations are wrong, and with any model those whose
+    translation lacks a number or a name of its source.
 
     Scores are log-probabilities in nats, divided by the number of tokens to the power of `--length-penalty`; with
     `--sample` they are not divided. `--json` prints one object per line: line, source, and translations with text,
-    score, tokens, finished (false if cut at the length limit), confidence and is_reliable.
+    score, tokens, finished (false if cut at the length limit), confidence, missing (numbers and names) and is_reliable.
     """
     if sample:
         reject_options(context, ("beam", "length_penalty"), "not used with --sample")
@@ -118,11 +122,11 @@ def translate(
             num_translations += not is_blank(source)
             num_tabs += "\t" in source
             unfinished += [] if best.finished else [name]
-            unreliable += [str(number)] if best.is_reliable is False else []
+            unreliable += [f"{number} ({doubts(best)})"] if best.is_reliable is False else []
             if is_typed:
                 file.flush()
                 if best.is_reliable is False:
-                    note(f"low confidence: {best.confidence:.2f}")
+                    note(f"may be wrong: {doubts(best)}")
     if unfinished:
         note(f"cut at the length limit: the translation of {_join(unfinished, limit=5)}")
     if num_tabs:
@@ -130,7 +134,14 @@ def translate(
         note(f"{lines_with_tabs}; `cut -f1 FILE | regard translate` translates the first column of a table")
     if unreliable and not is_typed:
         listed = f"line{'s' if len(unreliable) > 1 else ''} {_join(unreliable, limit=20)}"
-        note(f"low confidence in {len(unreliable):,} of {num_translations:,} translations: {listed}")
+        note(f"{len(unreliable):,} of {num_translations:,} translations may be wrong: {listed}")
+
+
+def doubts(translation: Translation) -> str:
+    """Why a translation may be wrong: "confidence 0.31, without 44, Smith"."""
+    confidence = [] if translation.confidence is None else [f"confidence {translation.confidence:.2f}"]
+    missing = [f"without {', '.join(translation.missing)}"] if translation.missing else []
+    return ", ".join([*confidence, *missing])
 
 
 def translate_lines(
@@ -176,7 +187,8 @@ def _text_rows(number: int | None, translations: list[Translation], *, scores: b
     for translation in translations:
         columns = [] if number is None else [str(number)]
         confidence = math.nan if translation.confidence is None else translation.confidence
-        columns += [f"{translation.score:.4f}", f"{confidence:.4f}"] if scores else []
+        missing = ", ".join(translation.missing)
+        columns += [f"{translation.score:.4f}", f"{confidence:.4f}", missing] if scores else []
         yield "\t".join([*columns, strip_newlines(translation.text)])
 
 

@@ -9,8 +9,10 @@ import torch
 from regard.models.checkpoint import model_class
 from regard.pipelines.base import fastest_dtype
 from regard.pipelines.generator import Generator, Likelihood
+from regard.pipelines.missing_words import find_missing_words
 from regard.pipelines.text_encoder import MaskedLMScore, Prediction, TextEncoder, WordPrediction
-from regard.pipelines.translator import Translation, Translator
+from regard.pipelines.translation import Translation
+from regard.pipelines.translator import Translator
 
 __all__ = [
     "Generator",
@@ -22,6 +24,7 @@ __all__ = [
     "Translator",
     "WordPrediction",
     "fastest_dtype",
+    "find_missing_words",
     "load",
 ]
 

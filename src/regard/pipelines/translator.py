@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
@@ -22,6 +21,7 @@ from regard.pipelines.confidence import ConfidenceModel
 from regard.pipelines.packing import pack, split_sentences
 from regard.pipelines.recording import axis_tokens, record_teacher_forced, teacher_forcing_batch
 from regard.pipelines.tracing import trace_model_layer
+from regard.pipelines.translation import Translation, join_parts
 from regard.recordings.layer import LayerList
 from regard.recordings.recording import Recording
 from regard.text.base import BaseTokenizer
@@ -34,31 +34,6 @@ EXTRA_TOKENS_PER_LINE = 8  # added to the length of each line: a step of a beam 
 # Models are hardly trained on longer sources, and omit some of what they say. Longer lines are translated in parts;
 # only a single sentence may have as many tokens as the model takes.
 MAX_SOURCE_TOKENS = 100
-
-
-@dataclass(frozen=True)
-class Translation:
-    """A translation of one line.
-
-    Args:
-        text: The translation.
-        score: Its log-probability; from beam search divided by the length penalty. For a line that was translated in
-            parts, the sum over the parts.
-        tokens: Its tokens, readable.
-        finished: Whether it ends with EOS; False if the length limit cut it, or one of its parts.
-        confidence: Probability in [0, 1] that the translation is acceptable: for the bundled model, that its chrF
-            against a reference is at least 60. For a line that was translated in parts, the smallest of the parts.
-            None with sampling, for an empty line, and for models without a ``confidence.json``.
-        is_reliable: Whether the confidence reaches the threshold in ``confidence.json``, 0.5 for the bundled model.
-            None without a confidence.
-    """
-
-    text: str
-    score: float
-    tokens: tuple[str, ...]
-    finished: bool = True
-    confidence: float | None = None
-    is_reliable: bool | None = None
 
 
 class Translator(Pipeline[EncoderDecoder]):
@@ -152,7 +127,10 @@ class Translator(Pipeline[EncoderDecoder]):
         advance = _in_units(progress, len(lines), len(sources))
         results = iter(self._translate_parts(sources, options, advance))
         penalty = None if sampling is not None else search.get("length_penalty", 1.0)  # the default of beam_search
-        return [self._join_parts([part for _ in line for part in next(results)], penalty) for line in parts]
+        return [
+            self._join_parts(line, [part for _ in parts_of_line for part in next(results)], penalty)
+            for line, parts_of_line in zip(lines, parts, strict=True)
+        ]
 
     def check_lines(self, lines: Sequence[str], line_names: Sequence[str] | None = None) -> None:
         """Check that lines can be translated; arguments and errors are those of `translate`."""
@@ -184,7 +162,7 @@ class Translator(Pipeline[EncoderDecoder]):
         Unlike `translate`, it never translates a long text in parts. Errors are those of `record`.
         """
         source_ids, best = self._search(text, None)
-        (translation,) = self._join_parts([[best]], length_penalty=1.0)
+        (translation,) = self._join_parts(text, [[best]], length_penalty=1.0)
         return translation, self._record(text, source_ids, self._with_eos(best))
 
     def _record(self, text: str, source_ids: list[int], target_ids: list[int]) -> Recording:
@@ -300,42 +278,10 @@ class Translator(Pipeline[EncoderDecoder]):
         groups = (samples[start : start + nbest] for start in range(0, len(samples), nbest))
         return [sorted(group, key=lambda hypothesis: -hypothesis.score) for group in groups]
 
-    def _join_parts(self, parts: list[list[Hypothesis]], length_penalty: float | None = None) -> list[Translation]:
-        """Translations of a line: the best of each part joined, the second best of each, and so on.
-
-        Args:
-            parts: The hypotheses of each part.
-            length_penalty: The exponent of their scores; None for sampled ones.
-        """
-        if not parts:
-            return [Translation("", 0.0, ())]
-        translations = []
-        for hypotheses in zip(*parts, strict=False):
-            tokens = [hypothesis.tokens for hypothesis in hypotheses]
-            confidence, is_reliable = self._confidence(hypotheses, length_penalty)
-            translations.append(
-                Translation(
-                    text=" ".join(self.tokenizer.decode(tokens)),
-                    score=sum(hypothesis.score for hypothesis in hypotheses),
-                    tokens=tuple(token for ids in tokens for token in self.tokenizer.convert_ids_to_tokens(ids)),
-                    finished=all(hypothesis.finished for hypothesis in hypotheses),
-                    confidence=confidence,
-                    is_reliable=is_reliable,
-                )
-            )
-        return translations
-
-    def _confidence(
-        self, parts: Sequence[Hypothesis], length_penalty: float | None
-    ) -> tuple[float, bool] | tuple[None, None]:
-        """The smallest confidence of the parts of a translation, and whether it reaches the threshold."""
-        model = self.confidence_model
-        if model is None or length_penalty is None:
-            return None, None
-        lengths = [len(part.tokens) + part.finished for part in parts]
-        log_probs = [part.score * length**length_penalty for part, length in zip(parts, lengths, strict=True)]
-        confidence = min(map(model, log_probs, lengths))
-        return confidence, confidence >= model.threshold
+    def _join_parts(
+        self, line: str, parts: Sequence[Sequence[Hypothesis]], length_penalty: float | None
+    ) -> list[Translation]:
+        return join_parts(line, parts, self.tokenizer, self.confidence_model, length_penalty)
 
 
 def _in_units(progress: Callable[[float], None] | None, total: int, count: int) -> Callable[[int], None]:
