@@ -19,7 +19,7 @@ from typing_extensions import get_type_hints
 
 import regard
 from helpers.explore.page_cases import PRECISION, decimals, long_weights, one_layer, random_weights
-from helpers.explore.page_reader import integers, read_layer, read_page
+from helpers.explore.page_reader import dequantize, integers, read_layer, read_page
 from regard.explore import page_format
 from regard.explore.html_page import static, to_html, write_html
 from regard.explore.pack import pack
@@ -27,7 +27,6 @@ from regard.explore.page_format import (
     FORMAT_VERSION,
     MASKED_CODE,
     byte_planes,
-    dequantize,
     quantize,
     quantize_thumbnail,
     write_block,

@@ -13,10 +13,11 @@ from playwright.sync_api import expect
 import regard
 from helpers.explore.comparison_cases import PAIRS, TOKENS_A, TOKENS_B, encoder_recording, exact_weights, stored_weights
 from helpers.explore.displayed_weights import assert_printed, displayed_weights
+from helpers.explore.page_reader import dequantize
 from regard.errors import InvalidArgument, InvalidType
 from regard.explore.html_page import to_html
 from regard.explore.pack import pack
-from regard.explore.page_format import PRECISION, dequantize, quantize
+from regard.explore.page_format import PRECISION, quantize
 from regard.recordings.layer import Layer
 from regard.recordings.recording import Recording
 

@@ -44,7 +44,7 @@ def test_a_training_learns_and_writes_all_its_files(
     keys["tokenizer"]["vocab_size"] = 400  # every word is a piece
     outcome = train(make_recipe(keys))
     run = tmp_path / "run"
-    assert (outcome.output_dir, outcome.step, outcome.interrupted) == (run, 250, False)
+    assert (outcome.output_dir, outcome.step, outcome.signal) == (run, 250, None)
     logged = [(float(row["loss"]), float(row["learning_rate"])) for row in rows(run) if row["loss"]]
     assert len(logged) == 25
     assert logged[-1][0] < logged[0][0] / 2
@@ -106,7 +106,7 @@ def test_early_stopping(tmp_path: Path, keys: dict[str, Any]) -> None:
     outcome = train(make_recipe(keys, *overrides, "--trainer.max_steps=1000"))
     assert outcome.step == 30  # the first at 10, then two that are no better
     again = train(make_recipe(keys, *overrides, "--trainer.max_steps=1000"), resume=True)
-    assert (again.step, again.interrupted) == (30, False)
+    assert (again.step, again.signal) == (30, None)
     text = (tmp_path / "run" / "train.log").read_text()
     reason = r"valid_bleu|bleu was not better than [\d.]+ in the last 2 validations; validation\.patience=2"
     assert re.search(rf"stopped early at step 30: ({reason})", text)
@@ -202,7 +202,7 @@ def test_a_run_resumed_after_ctrl_c_equals_an_uninterrupted_one(
     thread = interrupt_at(tmp_path / "stopped", 15, number)
     outcome = train(make_recipe(stopped))
     thread.join()
-    assert outcome.interrupted
+    assert outcome.signal == number
     assert 15 <= outcome.step < 60
     assert signal.getsignal(number) is before
     assert outcome.signal is number
@@ -213,7 +213,7 @@ def test_a_run_resumed_after_ctrl_c_equals_an_uninterrupted_one(
     assert f"stopping after this step; {stop_now} to stop now" in capfd.readouterr().err
     again = train(make_recipe(stopped), resume=True)
     assert f"resuming at step {outcome.step}" in log.read_text()
-    assert (again.step, again.interrupted) == (60, False)
+    assert (again.step, again.signal) == (60, None)
     assert bytes_of(tmp_path / "stopped") == bytes_of(tmp_path / "whole")
 
 
@@ -333,7 +333,7 @@ def test_ctrl_c_before_the_first_step_stops_at_once(
 ) -> None:
     monkeypatch.setattr(translation, "train_translation_bpe", lambda *_: signal.raise_signal(signal.SIGINT))
     outcome = train(make_recipe(keys))
-    assert (outcome.step, outcome.interrupted) == (0, True)
+    assert (outcome.step, outcome.signal) == (0, signal.SIGINT)
     assert "stopped by Ctrl-C; nothing was saved" in (tmp_path / "run" / "train.log").read_text()
 
 
@@ -353,7 +353,7 @@ def test_a_second_ctrl_c_stops_within_the_step(
     monkeypatch.setattr(TaskModule, "training_step", presses_twice)
     outcome = train(make_recipe(keys))
     assert pressed == [16, 16]
-    assert (outcome.step, outcome.interrupted) == (14, True)
+    assert (outcome.step, outcome.signal) == (14, signal.SIGINT)
     assert "stopping after this step; press Ctrl-C again to stop now" in capfd.readouterr().err
 
 

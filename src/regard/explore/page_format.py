@@ -177,11 +177,6 @@ def quantize(weights: Tensor, allowed: Tensor | None = None) -> Tensor:
     return codes if allowed is None else codes.masked_fill_(~allowed, MASKED_CODE)
 
 
-def dequantize(codes: np.ndarray) -> np.ndarray:
-    """The weights of codes; NaN where masked."""
-    return np.where(codes == MASKED_CODE, np.nan, codes / CODES_PER_UNIT)
-
-
 def quantize_thumbnail(weights: Tensor, allowed: Tensor) -> np.ndarray:
     """The codes of a thumbnail, see `THUMBNAIL_CODES`."""
     codes = (weights.clamp(0, 1).sqrt() * THUMBNAIL_CODES).round_().to(torch.uint8)

@@ -59,11 +59,6 @@ class TrainResult:
     best_metric: float | None
     signal: Signals | None = None
 
-    @property
-    def interrupted(self) -> bool:
-        """Whether a signal stopped it."""
-        return self.signal is not None
-
 
 def train(recipe: Recipe, *, resume: bool = False) -> TrainResult:
     """Train a model from a recipe.

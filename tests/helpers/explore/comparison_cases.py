@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 import regard
-from regard.explore.page_format import dequantize, quantize
+from helpers.explore.page_reader import dequantize
+from regard.explore.page_format import quantize
 from regard.recordings.layer import Layer
 from regard.recordings.recording import Recording
 

@@ -87,7 +87,11 @@ def integers(planes: np.ndarray, *shape: int) -> np.ndarray:
 def weights_of(planes: np.ndarray, *shape: int) -> np.ndarray:
     """Weights of the byte planes of codes."""
     assert len(planes) == 2
-    codes = integers(planes, *shape)
+    return dequantize(integers(planes, *shape))
+
+
+def dequantize(codes: np.ndarray) -> np.ndarray:
+    """The weights of codes; NaN where masked."""
     return np.where(codes == MASKED_CODE, np.nan, codes / CODES_PER_UNIT)
 
 
