@@ -5,6 +5,8 @@ WORKERS ?= auto
 PARALLEL := -n $(WORKERS) --dist worksteal
 BIN := .venv/bin
 SCRIPTS := tests/explore/js
+BIOME := $(SCRIPTS)/node_modules/.bin/biome
+BIOME_OPTIONS := --config-path=$(SCRIPTS)/biome_options.json --log-level=warn
 # Without bytecode, each process of the tests would compile the package and the tests again.
 export PYTHONDONTWRITEBYTECODE =
 CPP := $(wildcard src/regard/native/csrc/*.* src/regard/native/csrc/*/*.h)
@@ -31,18 +33,20 @@ check: .venv/ready
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/codespell
 	$(BIN)/clang-format --dry-run --Werror $(CPP)
-	@if command -v npm >/dev/null; then $(SCRIPTS)/node_modules/.bin/biome ci --log-level=warn; \
-		else echo "npm is missing, so the explorer's JavaScript and CSS are not checked"; fi
+	@if command -v npm >/dev/null; then $(BIOME) ci $(BIOME_OPTIONS) \
+		&& node $(SCRIPTS)/check_workflows.js .github/workflows/*.yml; \
+		else echo "npm is missing, so the explorer's JavaScript and CSS and GitHub's workflows are not checked"; \
+		test -z "$$CI"; fi
 
 format: .venv/ready
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 	$(BIN)/clang-format -i $(CPP)
-	@if command -v npm >/dev/null; then $(SCRIPTS)/node_modules/.bin/biome check --write --log-level=warn; fi
+	@if command -v npm >/dev/null; then $(BIOME) check --write $(BIOME_OPTIONS); fi
 
 # Builds the documentation into build/site; index.html opens from disk.
 docs: .venv/ready
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml
 	@echo "Open build/site/index.html"
 
 # Builds the source distribution and the wheel into dist, and checks them.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -75,9 +73,3 @@ def test_every_documented_object_has_a_docstring(documented):
         value = value_of(path)
         if inspect.isclass(value) or inspect.isfunction(value):
             assert inspect.getdoc(value), path
-
-
-def test_the_page_of_commands_is_what_help_prints():
-    command = [sys.executable, "tools/write_command_line_page.py", "--print"]
-    page = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert (ROOT / "docs" / "command_line.md").read_text("utf-8") == page

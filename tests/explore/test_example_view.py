@@ -82,6 +82,7 @@ def test_the_example_is_formatted():
     biome = HERE / "node_modules/.bin/biome"
     if not biome.exists():
         missing(f"there is no Biome: `npm ci --prefix {HERE}` installs it")
-    command = [biome, "format", "--stdin-file-path=src/regard/explore/static/views/first_row.js"]
+    command = [biome, "format", f"--config-path={HERE / 'biome_options.json'}"]
+    command += ["--stdin-file-path=src/regard/explore/static/views/first_row.js"]
     completed = subprocess.run(command, input=EXAMPLE, cwd=ROOT, capture_output=True, text=True, check=True)
     assert completed.stdout == EXAMPLE

@@ -17,6 +17,7 @@ def site(tmp_path_factory) -> Path:
     pytest.importorskip("mkdocs", reason="the site needs the extra `docs`")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    command += ["--config-file", "docs/site/mkdocs.yml"]
     completed = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     )
@@ -27,6 +28,7 @@ def site(tmp_path_factory) -> Path:
 def test_the_site_builds_without_a_warning(site):
     assert (site / "index.html").exists()
     assert "regard.WeightMatrix" in (site / "reference" / "attention.html").read_text("utf-8")
+    assert "--length-penalty" in (site / "command_line.html").read_text("utf-8")
 
 
 @pytest.mark.browser
