@@ -76,6 +76,14 @@ def test_json_has_the_same(regard):
     assert "speed" not in json.loads(regard("check", "--json", "--no-speed").out)
 
 
+def test_cases_for_which_the_time_is_too_short_are_counted(regard, monkeypatch):
+    monkeypatch.setattr("regard.cli.check.MAX_SECONDS_TO_COMPARE", 0.0)
+    result = regard("check", "--no-speed")
+    assert result.code == 0
+    assert result.out.endswith(" Left out, because this machine is slow or busy: 2 cases\n")
+    assert json.loads(regard("check", "--no-speed", "--json").out)["num_cases_left_out"] == 2
+
+
 @pytest.mark.usefixtures("_broken")
 def test_a_broken_kernel_is_reported_with_code_1(regard):
     result = regard("check", "--no-speed")

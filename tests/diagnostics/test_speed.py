@@ -83,6 +83,14 @@ def test_the_speed_table_takes_less_than_a_minute(machine, rates):
     }
 
 
+def test_no_measurement_begins_after_the_time_is_over(machine):
+    machine.rates = SLOW
+    timings = measure_speed(CPU, max_seconds=2.0)
+    assert 2 <= machine.seconds < 2 + 4 * speed.MAX_SECONDS
+    assert 0 < len(timings) < count_timings()
+    assert "bfloat16 8 × 64" in Speeds({}, timings).left_out
+
+
 def test_a_fast_machine_measures_everything(machine):
     machine.rates = FAST
     measure_peaks(CPU)

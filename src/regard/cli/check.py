@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from regard.diagnostics.comparison import Difference
     from regard.diagnostics.speed import Speeds
 
+MAX_SECONDS, MAX_SECONDS_TO_COMPARE = 50.0, 32.0
+"""What is not begun after so many seconds is left out."""
 MAX_LISTED = 20
 """Maximum number of calls with wrong results in the report; `--json` has all results."""
 MIN_CELLS_OF_THREADS = 2**16
@@ -45,9 +48,10 @@ def check(
     """
     from regard.pipelines.base import available_device
 
+    start = perf_counter()
     target = available_device(device)
-    differences = _compare(target)
-    speeds = _measure(target) if speed else None
+    differences, num_left_out = _compare(target)
+    speeds = _measure(target, MAX_SECONDS - (perf_counter() - start)) if speed else None
     wrong = [each for each in differences if each.is_wrong]
     machine = gather_machine()
     if as_json:
@@ -55,6 +59,7 @@ def check(
             **machine,
             "device": str(target),
             "num_results": len(differences),
+            "num_cases_left_out": num_left_out,
             "largest_differences": _largest(differences),
             "wrong": [each.as_dict() for each in wrong],
         }
@@ -65,13 +70,16 @@ def check(
     else:
         print_facts(machine)
         _print_differences(differences, wrong)
+        if num_left_out:
+            print(f" Left out, because this machine is slow or busy: {num_left_out:,} cases")
         if speeds is not None:
             _print_speed(speeds)
     if wrong:
         raise typer.Exit(1)
 
 
-def _compare(device: torch.device) -> list[Difference]:
+def _compare(device: torch.device) -> tuple[list[Difference], int]:
+    """The differences of all kernels, and the number of cases for which the time was not enough."""
     import torch
 
     from regard.diagnostics.cases import CASES
@@ -80,27 +88,32 @@ def _compare(device: torch.device) -> list[Difference]:
 
     kernels, threads = [kernel for kernel in KERNELS if runs_on(kernel, device)], torch.get_num_threads()
     differences: list[Difference] = []
+    num_compared, start = 0, perf_counter()
     try:
         with progress("comparing kernels with the definition", len(CASES), "cases") as advance:
             for case in CASES:
+                if perf_counter() - start > MAX_SECONDS_TO_COMPARE:
+                    break
                 # The threads of a small call wait for each other on a busy machine.
                 torch.set_num_threads(threads if case.shape.queries * case.shape.keys >= MIN_CELLS_OF_THREADS else 1)
                 for kernel in kernels:
                     for dtype in dtypes_of(kernel, device):
                         differences += compare(kernel, case, dtype, device)
+                num_compared += 1
                 advance(1)
     finally:
         torch.set_num_threads(threads)
-    return differences
+    return differences, len(CASES) - num_compared
 
 
-def _measure(device: torch.device) -> Speeds:
+def _measure(device: torch.device, max_seconds: float) -> Speeds:
     from regard.diagnostics.speed import Speeds, count_timings, measure_peaks, measure_speed
 
+    start = perf_counter()
     with progress("measuring the speed", count_timings() + 2, "calls") as advance:
         before = measure_peaks(device)
         advance(1)
-        timings = measure_speed(device, advance)
+        timings = measure_speed(device, advance, max_seconds - 2 * (perf_counter() - start))  # the peaks come again
         after = measure_peaks(device)  # other programs may have slowed down one of the two
         advance(1)
     return Speeds({name: max(peak, after[name]) for name, peak in before.items()}, timings)

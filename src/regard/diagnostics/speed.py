@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
+from math import inf
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -109,19 +110,24 @@ def measure_peaks(device: torch.device) -> dict[str, float]:
     return peaks | {"bfloat16": max(peaks.values())}
 
 
-def measure_speed(device: torch.device, advance: Callable[[int], object] = lambda count: None) -> list[Timing]:
+def measure_speed(
+    device: torch.device, advance: Callable[[int], object] = lambda count: None, max_seconds: float = inf
+) -> list[Timing]:
     """The time of each dtype, size, pass and kind of results that this machine computes fast enough.
 
     Args:
         device: Where to run.
         advance: Is called with 1 after each, `count_timings` times.
+        max_seconds: No measurement begins later; other programs can make all of them slow.
     """
     timings: list[Timing] = []
+    start = perf_counter()
     for dtype in DTYPES:
         rates: dict[tuple[bool, str], float] = {}  # operations per second of both calls, at the last size
         for (batch, tokens), backward, results in product(SIZES, (False, True), RESULTS):
             flops, rate = _flops(batch, tokens, backward), rates.get((backward, results))
-            if rate is None or 2 * flops / rate < MAX_SECONDS:  # one call to warm up, and one that counts
+            is_short = rate is None or 2 * flops / rate < MAX_SECONDS  # one call to warm up, and one that counts
+            if is_short and perf_counter() - start < max_seconds:
                 timing = _measure(device, dtype, batch, tokens, backward, results)
                 timings.append(timing)
                 rate = flops / (timing.milliseconds + timing.sdpa_milliseconds) * 1e3
