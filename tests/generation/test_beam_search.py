@@ -15,7 +15,7 @@ from regard.nn import position_classes
 
 @pytest.mark.parametrize("kind", ["plain", "other", "recurrent"])
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
-def test_a_batch_with_a_cache_equals_each_sentence_without(models, sources, kind, length_penalty):
+def test_a_batch_with_a_cache_equals_each_input_without(models, sources, kind, length_penalty):
     (src, lengths), model, options = sources, models[kind], {"nbest": 4, "length_penalty": length_penalty}
     results = beam_search(model, src, lengths, **options)
     for index, hypotheses in enumerate(results):

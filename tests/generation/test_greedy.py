@@ -10,7 +10,7 @@ from regard.generation import beam_search, greedy, sample
 
 
 def step_by_step(model, src, limit):
-    """The most probable tokens of one sentence, without batch and cache."""
+    """The most probable tokens of one sequence, without batch and cache."""
     tokens, score = [1], 0.0
     while len(tokens) <= limit:
         logits = model(src, torch.tensor([tokens])).logits[0, -1]
@@ -25,7 +25,7 @@ def step_by_step(model, src, limit):
 
 @pytest.mark.parametrize("kind", ["plain", "other", "recurrent"])
 @pytest.mark.parametrize("cache", [True, False])
-def test_a_batch_gets_what_each_sentence_gets_alone_without_a_cache(models, sources, kind, cache):
+def test_a_batch_gets_what_each_sequence_gets_alone_without_a_cache(models, sources, kind, cache):
     (src, lengths), model = sources, models[kind]
     results = greedy(model, src, lengths, max_new_tokens=8, cache=cache)
     for index, hypothesis in enumerate(results):
@@ -36,7 +36,7 @@ def test_a_batch_gets_what_each_sentence_gets_alone_without_a_cache(models, sour
     assert {hypothesis.finished for hypothesis in results} == {True, False}
 
 
-def test_the_default_limit_is_each_sentences_own(fresh, sources):
+def test_the_default_limit_is_each_sequences_own(fresh, sources):
     src, lengths = sources
     results = greedy(fresh(), src, lengths)  # it repeats one token forever
     assert [len(hypothesis.tokens) for hypothesis in results] == (2 * lengths + 20).tolist()

@@ -27,7 +27,7 @@ def test_log_probabilities_are_those_of_the_model(fresh, sources, dtype):
 
 
 @torch.inference_mode()
-def test_finished_sentences_are_removed_with_their_rows(fresh, sources):
+def test_finished_sequences_are_removed_with_their_rows(fresh, sources):
     model, (src, lengths) = fresh(), sources
     state = start_decoding(model, src, lengths, num_beams=2)
     tokens = state.next_token_log_probs().argmax(-1)
@@ -38,7 +38,7 @@ def test_finished_sentences_are_removed_with_their_rows(fresh, sources):
     expected.next_token_log_probs()
     expected.append(tokens[rows], torch.arange(4), torch.arange(2))
     torch.testing.assert_close(state.next_token_log_probs(), expected.next_token_log_probs(), atol=1e-4, rtol=0)
-    assert state.sentence_ids.tolist() == [1, 4]
+    assert state.sequence_ids.tolist() == [1, 4]
 
 
 @pytest.mark.parametrize("search", ["greedy", "sample", "beam"])

@@ -37,22 +37,22 @@ def beam_search(
         score = log p(tokens, EOS) / (number of tokens including EOS)^length_penalty
 
     An exponent of 0 favors short sequences, 1 takes the mean log-probability of a token, a larger one favors long
-    sequences. (Wu et al. 2016, eq. 14, divide by ((5 + length) / 6)^α instead.) A sentence is done, and leaves the
+    sequences. (Wu et al. 2016, eq. 14, divide by ((5 + length) / 6)^α instead.) An input is done, and leaves the
     batch, when it has ``beam`` finished sequences and its best unfinished one would be worse if it ended now.
 
     Args:
         model: A GPT or an encoder-decoder in evaluation mode.
-        input_ids: (sentences, tokens), as for `greedy`.
-        lengths: (sentences,), as for `greedy`.
-        beam: Number of unfinished sequences per sentence, from 1 to 1000.
-        nbest: Number of sequences to return per sentence, at most beam.
+        input_ids: (batch, tokens), as for `greedy`.
+        lengths: (batch,), as for `greedy`.
+        beam: Number of unfinished sequences per input, from 1 to 1000.
+        nbest: Number of sequences to return per input, at most beam.
         length_penalty: The exponent above, from 0 to 10.
         max_new_tokens: Maximum number of new tokens, including EOS. Default: as for `greedy`.
         min_new_tokens: Minimum number of new tokens, excluding EOS.
         cache: False recomputes all tokens at each step.
 
     Returns:
-        list[list[Hypothesis]]: Up to nbest for each sentence, best first. Unfinished sequences of an encoder-decoder
+        list[list[Hypothesis]]: Up to nbest for each input, best first. Unfinished sequences of an encoder-decoder
         follow all finished ones; those of a GPT are ranked by score.
 
     Raises:
@@ -77,10 +77,10 @@ def beam_search(
     state = start_decoding(model, input_ids, lengths, max_new_tokens=max_new_tokens, **options)
     hypotheses = [BeamHypotheses(beam, length_penalty, state.rank_unfinished) for _ in input_ids]
     scores = torch.full((len(input_ids), beam), -torch.inf, device=input_ids.device)
-    scores[:, 0] = 0  # all rows of a sentence are equal at first: expand only one of them
-    while state.sentence_ids.numel():
+    scores[:, 0] = 0  # all rows of an input are equal at first: expand only one of them
+    while state.sequence_ids.numel():
         candidates = _store_finished(hypotheses, state, _candidates(state, scores))
-        unfinished = _unfinished_sentences(hypotheses, state, candidates)
+        unfinished = _unfinished_inputs(hypotheses, state, candidates)
         scores, rows, tokens = (field[unfinished] for field in candidates)
         state.append(tokens.flatten(), rows.flatten(), unfinished)
     return [sequences.best(nbest) for sequences in hypotheses]
@@ -95,7 +95,7 @@ def check_search(checks: Checks, beam: Any, nbest: Any, length_penalty: Any) -> 
 
 
 class BeamHypotheses:
-    """The ``num_beams`` best finished sequences of one sentence, and its unfinished ones at max_new_tokens.
+    """The ``num_beams`` best finished sequences of one input, and its unfinished ones at max_new_tokens.
 
     Unfinished sequences follow all finished ones, unless ``rank_unfinished`` ranks all by score.
     """
@@ -133,7 +133,7 @@ def _negative_score(hypothesis: Hypothesis) -> float:
 
 
 class _Candidates(NamedTuple):
-    """Continuations of each sentence, best first: (sentences, candidates) each."""
+    """Continuations of each input, best first: (batch, candidates) each."""
 
     scores: Tensor
     rows: Tensor
@@ -142,15 +142,15 @@ class _Candidates(NamedTuple):
 
 def _candidates(state: DecodingState, scores: Tensor) -> _Candidates:
     """Enough candidates that ``beam`` unfinished ones remain even if every row ends with every EOS token."""
-    sentences, beam = scores.shape
+    batch, beam = scores.shape
     count = max(2, 1 + len(state.eos_ids)) * beam
-    log_probs = state.next_token_log_probs()  # (sentences · beam, vocab)
-    row_scores, tokens = fast_topk(log_probs, min(count, log_probs.shape[1]))  # (sentences · beam, candidates)
-    totals = (row_scores + scores.view(-1, 1)).view(sentences, -1)  # (sentences, beam · candidates)
+    log_probs = state.next_token_log_probs()  # (batch · beam, vocab)
+    row_scores, tokens = fast_topk(log_probs, min(count, log_probs.shape[1]))  # (batch · beam, candidates)
+    totals = (row_scores + scores.view(-1, 1)).view(batch, -1)  # (batch, beam · candidates)
     top_scores, indices = totals.topk(min(count, totals.shape[1]), dim=1)
-    first_rows = torch.arange(sentences, device=scores.device)[:, None] * beam
+    first_rows = torch.arange(batch, device=scores.device)[:, None] * beam
     rows = first_rows + indices // row_scores.shape[1]
-    return _Candidates(top_scores, rows, tokens.view(sentences, -1).gather(1, indices))
+    return _Candidates(top_scores, rows, tokens.view(batch, -1).gather(1, indices))
 
 
 def _store_finished(hypotheses: list[BeamHypotheses], state: DecodingState, candidates: _Candidates) -> _Candidates:
@@ -158,29 +158,29 @@ def _store_finished(hypotheses: list[BeamHypotheses], state: DecodingState, cand
     beam = state.num_beams
     is_eos = state.is_eos(candidates.tokens)
     finished = is_eos[:, :beam] & candidates.scores[:, :beam].isfinite()
-    for sentence, rank in finished.nonzero().tolist():
-        tokens = state.tokens[candidates.rows[sentence, rank], state.prompt_length :].tolist()
-        hypotheses[int(state.sentence_ids[sentence])].add(tokens, candidates.scores[sentence, rank].item())
+    for index, rank in finished.nonzero().tolist():
+        tokens = state.tokens[candidates.rows[index, rank], state.prompt_length :].tolist()
+        hypotheses[int(state.sequence_ids[index])].add(tokens, candidates.scores[index, rank].item())
     scores, ranks = candidates.scores.masked_fill(is_eos, -torch.inf).topk(beam, dim=1)
     return _Candidates(scores, candidates.rows.gather(1, ranks), candidates.tokens.gather(1, ranks))
 
 
-def _unfinished_sentences(hypotheses: list[BeamHypotheses], state: DecodingState, candidates: _Candidates) -> Tensor:
-    """Indices of the sentences that are not done; stores the candidates of those that reach max_new_tokens.
+def _unfinished_inputs(hypotheses: list[BeamHypotheses], state: DecodingState, candidates: _Candidates) -> Tensor:
+    """Indices of the inputs that are not done; stores the candidates of those that reach max_new_tokens.
 
     Raises:
-        InvalidArgument: If a sentence has neither a sequence nor a candidate.
+        InvalidArgument: If an input has neither a sequence nor a candidate.
     """
     at_max_length, length = state.at_max_length, state.num_new_tokens + 1
-    for sentence in at_max_length.nonzero().flatten().tolist():
-        sequences = hypotheses[int(state.sentence_ids[sentence])]
-        for score, row, token in zip(*(field[sentence].tolist() for field in candidates), strict=True):
+    for index in at_max_length.nonzero().flatten().tolist():
+        sequences = hypotheses[int(state.sequence_ids[index])]
+        for score, row, token in zip(*(field[index].tolist() for field in candidates), strict=True):
             if score > -torch.inf:
                 sequences.add_unfinished([*state.tokens[row, state.prompt_length :].tolist(), token], score)
-    best_scores = zip(state.sentence_ids.tolist(), candidates.scores[:, 0].tolist(), strict=True)
+    best_scores = zip(state.sequence_ids.tolist(), candidates.scores[:, 0].tolist(), strict=True)
     is_done: list[bool] = []
-    for sentence_id, score in best_scores:
-        sequences = hypotheses[sentence_id]
+    for sequence_id, score in best_scores:
+        sequences = hypotheses[sequence_id]
         if score == -torch.inf and not sequences.best(1):
             raise state.no_token_error()
         is_done.append(score == -torch.inf or sequences.is_done(score, length))

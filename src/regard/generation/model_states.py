@@ -28,10 +28,10 @@ class EncoderDecoderState(DecodingState[EncoderDecoder]):
     def hidden_states(self, tokens: Tensor) -> Tensor:
         return self.model.decode(tokens, self.memory, self.lengths, cache=self.cache)
 
-    def select_sentences(self, sentences: Tensor) -> None:
-        super().select_sentences(sentences)
-        self.memory = self.memory.index_select(0, sentences)
-        self.lengths = None if self.lengths is None else self.lengths[sentences]
+    def select_sequences(self, indices: Tensor) -> None:
+        super().select_sequences(indices)
+        self.memory = self.memory.index_select(0, indices)
+        self.lengths = None if self.lengths is None else self.lengths[indices]
 
 
 class CausalState(DecodingState[GPT]):
@@ -47,7 +47,7 @@ class CausalState(DecodingState[GPT]):
         width = input_ids.shape[1]
         self.left_padding = None
         if lengths is not None and (lengths < width).any():
-            self.left_padding = width - lengths  # (sentences,)
+            self.left_padding = width - lengths  # (batch,)
             indices = torch.arange(width, device=input_ids.device) - self.left_padding[:, None]
             input_ids = input_ids.gather(1, indices.clamp(min=0))
         super().__init__(model, input_ids.to(torch.int64), eos_ids=model.config.eos_ids, **options)
@@ -61,9 +61,9 @@ class CausalState(DecodingState[GPT]):
             left_padding = None if left_padding is None else (left_padding - overflow).clamp(min=0)
         return self.model.forward_features(tokens, left_padding, cache=self.cache)[0]
 
-    def select_sentences(self, sentences: Tensor) -> None:
-        super().select_sentences(sentences)
-        self.left_padding = None if self.left_padding is None else self.left_padding[sentences]
+    def select_sequences(self, indices: Tensor) -> None:
+        super().select_sequences(indices)
+        self.left_padding = None if self.left_padding is None else self.left_padding[indices]
 
 
 def start_decoding(
@@ -78,7 +78,7 @@ def start_decoding(
 ) -> DecodingState:
     """Check the arguments of a search and return the state of its batch before the first step.
 
-    Arguments are those of `regard.generation.greedy`, plus ``num_beams``, the number of rows per sentence.
+    Arguments are those of `regard.generation.greedy`, plus ``num_beams``, the number of rows per sequence.
 
     Raises:
         InvalidType: If an argument has a wrong type.

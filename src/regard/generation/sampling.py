@@ -69,8 +69,8 @@ def sample(
 
     Args:
         model: A GPT or an encoder-decoder in evaluation mode.
-        input_ids: (sentences, tokens), as for `greedy`.
-        lengths: (sentences,), as for `greedy`.
+        input_ids: (batch, tokens), as for `greedy`.
+        lengths: (batch,), as for `greedy`.
         temperature: Below 1 sharpens the distribution, above 1 flattens it.
         top_k: Sample from this number of most probable tokens. Default: all.
         top_p: Sample from the fewest most probable tokens whose total probability is at least this. Default: all.
@@ -80,7 +80,7 @@ def sample(
         min_new_tokens: Minimum number of new tokens, excluding EOS.
 
     Returns:
-        list[Hypothesis]: One for each sentence; its score is its log-probability at temperature 1 among all tokens.
+        list[Hypothesis]: One for each input; its score is its log-probability at temperature 1 among all tokens.
 
     Raises:
         InvalidType: If an argument has a wrong type.

@@ -35,15 +35,15 @@ class Hypothesis:
 
 
 class DecodingState(ABC, Generic[Model]):
-    """The tokens of each unfinished sentence so far, in ``num_beams`` adjacent rows per sentence.
+    """The tokens of each unfinished sequence so far, in ``num_beams`` adjacent rows per sequence.
 
     Args:
         model: A model in evaluation mode.
-        tokens: (sentences, prompt_length), the tokens that all rows of a sentence start with.
-        max_new_tokens: (sentences,), maximum number of new tokens of each sentence, including EOS.
-        eos_ids: Token ids that end a sentence.
+        tokens: (batch, prompt_length), the tokens that all rows of a sequence start with.
+        max_new_tokens: (batch,), maximum number of new tokens of each sequence, including EOS.
+        eos_ids: Token ids that end a sequence.
         suppress_tokens: Token ids that are never generated.
-        num_beams: Rows per sentence.
+        num_beams: Rows per sequence.
         min_new_tokens: Minimum number of new tokens, excluding EOS.
         cache: An empty cache from ``model.new_cache()``; None recomputes all tokens at each step.
     """
@@ -64,10 +64,10 @@ class DecodingState(ABC, Generic[Model]):
         cache: Any,
     ) -> None:
         self.model, self.num_beams, self.min_new_tokens, self.cache = model, num_beams, min_new_tokens, cache
-        self.sentence_ids = torch.arange(tokens.shape[0], device=tokens.device)
-        """(sentences,), index in the initial batch of each unfinished sentence."""
+        self.sequence_ids = torch.arange(tokens.shape[0], device=tokens.device)
+        """(batch,), index in the initial batch of each unfinished sequence."""
         self.tokens = tokens
-        """(rows, prompt_length + num_new_tokens); one row per sentence until the first step."""
+        """(rows, prompt_length + num_new_tokens); one row per sequence until the first step."""
         self.prompt_length = tokens.shape[1]
         self.max_new_tokens = max_new_tokens
         self.eos_ids = torch.tensor(sorted(eos_ids), dtype=tokens.dtype, device=tokens.device)
@@ -81,11 +81,11 @@ class DecodingState(ABC, Generic[Model]):
 
     @property
     def at_max_length(self) -> Tensor:
-        """Whether the next token of each sentence is its last one, bool (sentences,)."""
+        """Whether the next token of each sequence is its last one, bool (batch,)."""
         return self.num_new_tokens + 1 >= self.max_new_tokens
 
     def is_eos(self, tokens: Tensor) -> Tensor:
-        """Which tokens end a sentence, bool."""
+        """Which tokens end a sequence, bool."""
         return tokens == self.eos_ids if len(self.eos_ids) == 1 else torch.isin(tokens, self.eos_ids)
 
     @abstractmethod
@@ -95,7 +95,7 @@ class DecodingState(ABC, Generic[Model]):
     def next_token_log_probs(self) -> Tensor:
         """Log-probabilities of the next token in float32, (rows, vocab); −∞ for tokens that are not allowed.
 
-        The first call expands the one row of each sentence to ``num_beams`` rows, which are equal until then. The next
+        The first call expands the one row of each sequence to ``num_beams`` rows, which are equal until then. The next
         call overwrites the result.
 
         Raises:
@@ -124,7 +124,7 @@ class DecodingState(ABC, Generic[Model]):
         return log_probs
 
     def no_token_error(self) -> InvalidArgument:
-        """The error of a sentence that cannot go on: what may follow has probability 0, and the rest is excluded."""
+        """The error of a sequence that cannot go on: what may follow has probability 0, and the rest is excluded."""
         number = self.num_new_tokens + 1
         if self.num_new_tokens < self.min_new_tokens:
             expected = f"expected a token other than EOS to have a probability above 0 as new token {number}"
@@ -135,22 +135,22 @@ class DecodingState(ABC, Generic[Model]):
             "are never generated"
         )
 
-    def append(self, tokens: Tensor, rows: Tensor, sentences: Tensor) -> None:
+    def append(self, tokens: Tensor, rows: Tensor, indices: Tensor) -> None:
         """Append one token to each row that is kept.
 
         Args:
             tokens: (rows,).
             rows: (rows,), index of the row that each token continues.
-            sentences: (sentences,), indices of the sentences to keep, to which ``rows`` belong.
+            indices: (batch,), indices of the sequences to keep, to which ``rows`` belong.
         """
-        if len(sentences) < len(self.sentence_ids):
-            self.select_sentences(sentences)
+        if len(indices) < len(self.sequence_ids):
+            self.select_sequences(indices)
             if self.cache is not None:
-                self.cache.batch_select_indices(sentences, rows)
+                self.cache.batch_select_indices(indices, rows)
         elif self.num_beams > 1 and self.cache is not None:
             self.cache.reorder_cache(rows)
         self.tokens = torch.cat([self.tokens.index_select(0, rows), tokens.unsqueeze(1)], dim=1)
 
-    def select_sentences(self, sentences: Tensor) -> None:
-        """Keep only the sentences at these indices in what has one entry per sentence."""
-        self.sentence_ids, self.max_new_tokens = self.sentence_ids[sentences], self.max_new_tokens[sentences]
+    def select_sequences(self, indices: Tensor) -> None:
+        """Keep only the sequences at these indices in what has one entry per sequence."""
+        self.sequence_ids, self.max_new_tokens = self.sequence_ids[indices], self.max_new_tokens[indices]
