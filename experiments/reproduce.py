@@ -27,7 +27,7 @@ from results import FOLDER, cached, command, commit, effort, spread, write_page,
 
 from regard.errors import RegardError
 from regard.metrics.translation import corpus_scores
-from regard.pipelines import Generator, TextEncoder, Translator, fastest_dtype
+from regard.pipelines import TextEncoder, TextGenerator, Translator, fastest_dtype
 from regard.text.readers import group_references, read_labeled_texts, read_lines, read_pairs
 from regard.training import TrainResult, load_recipe, train
 
@@ -116,7 +116,7 @@ def shakespeare(
     for number in seed or [1]:
         options = ["--model.positions", positions, *stop]
         run = runs[number] = trained("shakespeare-characters", f"{name}-{number}", data, number, options)
-        generator = Generator.load(run.output_dir / "last", dtype=torch.float32)
+        generator = TextGenerator.load(run.output_dir / "last", dtype=torch.float32)
         likelihood = generator.likelihood(valid)
         ours[number] = likelihood.nll / likelihood.num_tokens
         guesses += estimates(generator, valid)
@@ -133,7 +133,7 @@ def shakespeare(
 
 
 @torch.no_grad()
-def estimates(generator: Generator, text: str, count: int = 20) -> list[float]:
+def estimates(generator: TextGenerator, text: str, count: int = 20) -> list[float]:
     """Estimates of the loss as nanoGPT computes them, each from 20 batches of 12 random blocks of 64 characters."""
     rows = torch.tensor(generator.tokenizer.encode([text])[0]).unfold(0, 65, 1)
     torch.manual_seed(0)

@@ -6,13 +6,13 @@ import torch
 
 from regard.models import GPT, GPTConfig
 from regard.nn import linear_cross_entropy
-from regard.pipelines import Generator
+from regard.pipelines import TextGenerator
 from regard.text.tokenizer import train_char
 
 LINE = "abcdefghijklmnopqrstuvwxyz .\n"
 
 
-def trained_writer() -> Generator:
+def trained_writer() -> TextGenerator:
     tokenizer = train_char([LINE])
     torch.manual_seed(0)
     sizes = {"d_model": 32, "num_heads": 2, "num_layers": 1, "d_ff": 32, "max_seq_len": 60, "dropout": 0.0}
@@ -26,4 +26,4 @@ def trained_writer() -> Generator:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return Generator(model, tokenizer)
+    return TextGenerator(model, tokenizer)

@@ -228,7 +228,7 @@ def test_a_dtype_must_be_floating(tmp_path):
 def test_a_folder_must_be_a_path(tmp_path):
     with pytest.raises(InvalidType, match="folder: expected a path, got 5"):
         load_model(5)
-    for load in (pipelines.Translator.load, pipelines.Generator.load, pipelines.TextEncoder.load, pipelines.load):
+    for load in (pipelines.Translator.load, pipelines.TextGenerator.load, pipelines.TextEncoder.load, pipelines.load):
         with pytest.raises(InvalidType, match="folder: expected a path, got 5"):
             load(5)
     with pytest.raises(InvalidType, match=r"tokenizer: expected an object with save\(folder\), got int"):

@@ -18,7 +18,7 @@ from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, Inval
 from regard.generation import SamplingParams
 from regard.models import GPT, Bert, BertConfig, Transformer, TransformerConfig, load_model, save_model
 from regard.nn import T5Positions
-from regard.pipelines import Generator, TextEncoder
+from regard.pipelines import TextEncoder, TextGenerator
 from regard.pipelines.evaluation import evaluate_tagger
 from regard.text.tokenizer import load_tokenizer, train_bpe, train_translation_bpe
 from regard.training import apply_overrides, load_recipe, train
@@ -119,7 +119,7 @@ def test_a_language_model_learns_a_line(recipes):
     words = len(Path(recipe.data.folder / "text.txt").read_text()) * 0.2  # as many as characters, and an end
     bits = float(last["valid_loss"]) / torch.log(torch.tensor(2.0))
     assert float(last["bits_per_character"]) == pytest.approx(float(bits), rel=2 / words)
-    writer = Generator.load(outcome.output_dir / "best", dtype=torch.float32)
+    writer = TextGenerator.load(outcome.output_dir / "best", dtype=torch.float32)
     assert writer.generate(["fgh", "uvw"], max_new_tokens=4) == ["ijkl", "xyz "]
     assert isinstance(writer.model, GPT)
 
@@ -128,7 +128,7 @@ def test_a_model_of_lines_starts_texts_like_lines(recipes, tmp_path):
     lines = random.Random(0).choices(["abcd", "efgh"], k=300)
     (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
     outcome = train(make_recipe(recipes["causal_lm"], "--data.sample_by", "line"))
-    writer = Generator.load(outcome.output_dir / "last", dtype=torch.float32)
+    writer = TextGenerator.load(outcome.output_dir / "last", dtype=torch.float32)
     assert set(writer.generate([""] * 20, sampling=SamplingParams(0.5, seed=1))) == {"abcd", "efgh"}
     assert writer.generate(["ef"]) == ["gh"]
     likelihood = writer.likelihood("\n".join(lines[240:]) + "\n")  # the last fifth, as in training
@@ -140,7 +140,7 @@ def test_a_model_of_lines_starts_texts_like_lines(recipes, tmp_path):
 
 def test_a_model_of_files_continues_prompts_only(recipes):
     keys = apply_overrides(recipes["causal_lm"], ["--trainer.max_steps", "1"])
-    writer = Generator.load(train(make_recipe(keys)).output_dir / "last")
+    writer = TextGenerator.load(train(make_recipe(keys)).output_dir / "last")
     assert writer.model.config.bos_id is None
     assert writer.encode_prompts(["abc"]) == writer.tokenizer.encode(["abc"])
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import regard
-from regard.pipelines import Generator, TextEncoder, Translator
+from regard.pipelines import TextEncoder, TextGenerator, Translator
 from regard.training import load_recipe, train
 from regard.training.recipe import TASKS
 
@@ -58,7 +58,7 @@ def test_toy_models_load(tmp_path):
     assert bert.classify(["The food was good."])[0].label in {"positive", "negative"}
     tagger = TextEncoder.load(short("toy-tagging", tmp_path / "names"))
     assert [word.word for word in tagger.tag(["Anna lives in Lima."])[0]] == ["Anna", "lives", "in", "Lima", "."]
-    gpt = Generator.load(short("toy-causal-lm", tmp_path / "gpt", "--data.valid", "stories.test.txt.gz"))
+    gpt = TextGenerator.load(short("toy-causal-lm", tmp_path / "gpt", "--data.valid", "stories.test.txt.gz"))
     assert gpt.generate(["Anna has a red kite."], max_new_tokens=2)
     translator = Translator.load(short("toy-translation", tmp_path / "pairs", "--validation.bleu_sentences", "2"))
     assert translator.translate(["She brings a ball."])[0][0].confidence is None

@@ -11,10 +11,10 @@ from regard.input_files import read_json
 if TYPE_CHECKING:
     import torch
 
-    from regard.pipelines import Generator, TextEncoder, Translator
+    from regard.pipelines import TextEncoder, TextGenerator, Translator
     from regard.watching import TransformersModel
 
-    AnyModel = Translator | Generator | TextEncoder | TransformersModel
+    AnyModel = Translator | TextGenerator | TextEncoder | TransformersModel
 
 
 class ModelKind(NamedTuple):

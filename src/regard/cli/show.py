@@ -101,12 +101,12 @@ def show(
         _check_image(context, recording, output)
         _show(recording, InputText("", str(path)), output, layer, token, merge=not tokens)
         return
-    from regard.pipelines import Generator, TextEncoder, Translator
+    from regard.pipelines import TextEncoder, TextGenerator, Translator
 
     loaded = load_any(model, dtype=dtype, device=device, pairs=target is not None)
     unused, because = {
         Translator: (["max_new_tokens"], "this model translates"),
-        Generator: (["target"], "this model continues a text"),
+        TextGenerator: (["target"], "this model continues a text"),
         TextEncoder: (["target", "max_new_tokens"], "this model reads one text and generates none"),
     }.get(type(loaded), ([], ""))
     reject_options(context, unused, because)

@@ -8,18 +8,18 @@ import torch
 
 from regard.models.checkpoint import model_class
 from regard.pipelines.base import fastest_dtype
-from regard.pipelines.generator import Generator, Likelihood
 from regard.pipelines.missing_words import find_missing_words
 from regard.pipelines.text_encoder import MaskedLMScore, Prediction, TextEncoder, WordPrediction
+from regard.pipelines.text_generator import Likelihood, TextGenerator
 from regard.pipelines.translation import Translation
 from regard.pipelines.translator import Translator
 
 __all__ = [
-    "Generator",
     "Likelihood",
     "MaskedLMScore",
     "Prediction",
     "TextEncoder",
+    "TextGenerator",
     "Translation",
     "Translator",
     "WordPrediction",
@@ -34,11 +34,11 @@ def load(
     *,
     dtype: torch.dtype = torch.float32,
     device: str | torch.device = "cpu",
-) -> Translator | Generator | TextEncoder:
+) -> Translator | TextGenerator | TextEncoder:
     """Load a model with its tokenizer as the pipeline for its architecture.
 
     Args:
-        folder: As for `Translator.load`, `Generator.load` and `TextEncoder.load`.
+        folder: As for `Translator.load`, `TextGenerator.load` and `TextEncoder.load`.
             Default: the bundled translator.
         dtype: Compute dtype.
         device: Device of the model.
@@ -49,7 +49,7 @@ def load(
     """
     architecture = None if folder is None else model_class(folder)
     if folder is not None:
-        for pipeline in (Generator, TextEncoder):
+        for pipeline in (TextGenerator, TextEncoder):
             if architecture is pipeline.model_type:
                 return pipeline.load(folder, dtype=dtype, device=device)
     return Translator.load(folder, dtype=dtype, device=device)

@@ -20,7 +20,7 @@ from regard.models import GPT, Bert
 from regard.models.architectures import kind_of
 from regard.models.checkpoint import load_model
 from regard.models.encoder_decoder import EncoderDecoder
-from regard.pipelines.packing import batches_by_length
+from regard.pipelines.batching import batches_by_length
 from regard.pipelines.recording import record_forward
 from regard.pipelines.tracing import trace_forward
 from regard.recordings.layer import AttentionKind

@@ -19,8 +19,8 @@ from regard.metrics.score import Score
 from regard.metrics.tagging import span_labels, tagging_scores
 from regard.metrics.translation import check_references, corpus_scores
 from regard.pipelines.base import Pipeline
-from regard.pipelines.generator import Generator
 from regard.pipelines.text_encoder import TextEncoder
+from regard.pipelines.text_generator import TextGenerator
 from regard.pipelines.translator import Translator
 from regard.text.readers import read_labeled_texts, read_lines
 from regard.text.tagged import read_tagged_sentences
@@ -81,7 +81,7 @@ def evaluate_translation(
     return counts | corpus_scores(translations, references, tokenize=tokenize), translations
 
 
-def evaluate_language_model(generator: Generator | Folder, text: str | Path) -> dict[str, Score]:
+def evaluate_language_model(generator: TextGenerator | Folder, text: str | Path) -> dict[str, Score]:
     """Perplexity and bits per character of a text.
 
     Args:
@@ -91,7 +91,7 @@ def evaluate_language_model(generator: Generator | Folder, text: str | Path) -> 
     Raises:
         InvalidArgument: If the text has fewer than two tokens.
     """
-    generator = _as_pipeline(Generator, generator)
+    generator = _as_pipeline(TextGenerator, generator)
     if isinstance(text, Path):
         text = "".join(f"{line}\n" for line in read_lines(text))
     likelihood = generator.likelihood(text)

@@ -17,7 +17,7 @@ from regard.errors import InvalidArgument, short_repr
 from regard.metrics.classification import perplexity
 from regard.models.bert import Bert, Head
 from regard.pipelines.base import SelfAttentionPipeline, check_token_counts
-from regard.pipelines.packing import batches_by_length
+from regard.pipelines.batching import batches_by_length
 from regard.text.tokenizer import Tokenizer
 from regard.text.validation import check_texts
 from regard.text.words import split_words

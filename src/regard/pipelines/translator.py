@@ -17,8 +17,8 @@ from regard.generation.sampling import SamplingParams, check_sampling, sample
 from regard.generation.state import Hypothesis
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.pipelines.base import Pipeline, check_token_counts
+from regard.pipelines.batching import pack, split_sentences
 from regard.pipelines.confidence import ConfidenceModel
-from regard.pipelines.packing import pack, split_sentences
 from regard.pipelines.recording import axis_tokens, record_teacher_forced, teacher_forcing_batch
 from regard.pipelines.tracing import trace_model_layer
 from regard.pipelines.translation import Translation, join_parts

@@ -1,4 +1,4 @@
-"""Generator: text from a language model."""
+"""TextGenerator: text from a language model."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Likelihood(NamedTuple):
         return self.nll / math.log(2) / self.num_characters
 
 
-class Generator(SelfAttentionPipeline[GPT]):
+class TextGenerator(SelfAttentionPipeline[GPT]):
     """A language model with its tokenizer: a GPT of this library, or a GPT-2, Llama, Mistral, Qwen2 or Gemma.
 
     See `Pipeline` for the arguments and for ``load``.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.pipelines.packing import batches_by_length, pack, split_sentences
+from regard.pipelines.batching import batches_by_length, pack, split_sentences
 
 
 @pytest.mark.parametrize(

@@ -13,21 +13,21 @@ from helpers.transformers_models import gpt2, llama
 from regard.errors import InvalidArgument, InvalidFile, InvalidType, RegardError
 from regard.generation import SamplingParams
 from regard.models import GPT, GPTConfig, Transformer, TransformerConfig, save_model
-from regard.pipelines import Generator
+from regard.pipelines import TextGenerator
 from regard.text.tokenizer import train_bpe, train_char, train_translation_bpe
 
 PROMPTS = ["the cat", "where is the", "", "a cat is a cat Ω"]
 
 
 @pytest.fixture(scope="module")
-def writer() -> Generator:
+def writer() -> TextGenerator:
     tokenizer = train_bpe(ENGLISH, 280)
     torch.manual_seed(0)
     config = GPTConfig(tokenizer.vocab_size, d_model=32, num_heads=4, num_layers=2, d_ff=48, max_seq_len=40,
                        bos_id=tokenizer.bos_id, eos_ids=(tokenizer.eos_id,))  # fmt: skip
     model = GPT(config)
     torch.nn.init.normal_(model.token_embedding.weight, std=0.5)
-    return Generator(model, tokenizer)
+    return TextGenerator(model, tokenizer)
 
 
 @pytest.mark.parametrize("make", [gpt2, llama])
@@ -48,7 +48,7 @@ def test_texts_equal_those_of_transformers(tmp_path, make, beam):
             model.lm_head.weight[:259] = 0
     model.save_pretrained(tmp_path)
     prompts = [prompt for prompt in PROMPTS if prompt]
-    actual = Generator.load(tmp_path, dtype=torch.float32).generate(prompts, max_new_tokens=12, beam=beam)
+    actual = TextGenerator.load(tmp_path, dtype=torch.float32).generate(prompts, max_new_tokens=12, beam=beam)
     reference, tokenizer = AutoModelForCausalLM.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
     for prompt, text in zip(prompts, actual, strict=True):
         ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
@@ -68,7 +68,7 @@ def test_generation_config_may_define_eos(tmp_path):
     model.save_pretrained(tmp_path)
     (tmp_path / "generation_config.json").unlink()
     (prompt,) = tokenizer.encode_prompts(["the cat"])
-    generator = Generator.load(tmp_path, dtype=torch.float32)
+    generator = TextGenerator.load(tmp_path, dtype=torch.float32)
 
     def written(model):
         options = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
@@ -80,12 +80,12 @@ def test_generation_config_may_define_eos(tmp_path):
     GenerationConfig(eos_token_id=[2, end]).save_pretrained(tmp_path)
     cut = written(AutoModelForCausalLM.from_pretrained(tmp_path))
     assert len(cut) < 12
-    assert Generator.load(tmp_path).model.config.eos_ids == (2, end)
-    actual = Generator.load(tmp_path, dtype=torch.float32).generate(["the cat"], max_new_tokens=12)
+    assert TextGenerator.load(tmp_path).model.config.eos_ids == (2, end)
+    actual = TextGenerator.load(tmp_path, dtype=torch.float32).generate(["the cat"], max_new_tokens=12)
     assert actual == [generator._decode([*prompt, *cut[:-1]])[len(generator._decode(prompt)) :]]
     (tmp_path / "generation_config.json").write_text("x")
     with pytest.raises(InvalidFile, match=r"generation_config\.json: not valid JSON"):
-        Generator.load(tmp_path)
+        TextGenerator.load(tmp_path)
 
 
 def test_only_predicted_tokens_count(writer):
@@ -93,7 +93,7 @@ def test_only_predicted_tokens_count(writer):
     likelihood = trained_writer().likelihood("abc")
     assert (likelihood.num_tokens, likelihood.num_characters) == (3, 3)  # after the BOS token
     tokenizer._backend.post_processor = None
-    actual = Generator(trained_writer().model, tokenizer).likelihood("abc")
+    actual = TextGenerator(trained_writer().model, tokenizer).likelihood("abc")
     assert (actual.num_tokens, actual.num_characters) == (2, 2)
     assert writer.likelihood("Ω").num_characters == 1  # of several bytes
 
@@ -106,7 +106,7 @@ def test_likelihoods_equal_those_of_transformers(tmp_path):
     reference.save_pretrained(tmp_path)
     tokenizer.save(tmp_path)
     text = " ".join(ENGLISH * 6)
-    actual = Generator.load(tmp_path, dtype=torch.float32).likelihood(text)
+    actual = TextGenerator.load(tmp_path, dtype=torch.float32).likelihood(text)
     ids = tokenizer.encode([text], add_special_tokens=True, split_special_tokens=False)[0][
         :-1
     ]  # no EOS, because the text continues
@@ -185,7 +185,7 @@ def test_the_last_token_was_read_if_eos_followed():
     model = GPT(GPTConfig(tokenizer.vocab_size, d_model=32, num_heads=4, num_layers=1, d_ff=48, **ids))
     with torch.no_grad():  # which ends every text
         model.decoder.norm.bias.copy_(10 * model.token_embedding.weight[tokenizer.eos_id].sign())
-    ends = Generator(model, tokenizer)
+    ends = TextGenerator(model, tokenizer)
     (read,) = ends.encode_prompts(["the cat"])
     layer = ends.record("the cat", max_new_tokens=3).layers[0]
     assert layer.query_tokens == layer.key_tokens == tuple(tokenizer.convert_ids_to_tokens(read))
@@ -202,7 +202,7 @@ def test_invalid_arguments_are_refused(writer, tmp_path):
     with pytest.raises(InvalidArgument, match="beam: expected 1 with sampling, got 2"):
         writer.generate(["x"], beam=2, sampling=SamplingParams())
     with pytest.raises(InvalidArgument, match=r"expected a tokenizer with at most 9 tokens as in the model, got 280"):
-        Generator(GPT(GPTConfig(9, d_model=8, num_heads=2, num_layers=1, d_ff=8)), writer.tokenizer)
+        TextGenerator(GPT(GPTConfig(9, d_model=8, num_heads=2, num_layers=1, d_ff=8)), writer.tokenizer)
     with pytest.raises(InvalidType, match="sampling: expected a SamplingParams or None, got int"):
         writer.generate(["x"], sampling=5)
     with pytest.raises(InvalidType, match=r"max_new_tokens: expected an int of at least 1, got 2\.5"):
@@ -230,8 +230,8 @@ def test_invalid_arguments_are_refused(writer, tmp_path):
     tokenizer = train_char(["abc"])
     tokenizer._backend.post_processor = None
     with pytest.raises(InvalidArgument, match=r"prompts\[0\]: expected a text, got an empty one"):
-        Generator(nothing, tokenizer).generate([""])
+        TextGenerator(nothing, tokenizer).generate([""])
     own = train_translation_bpe(ENGLISH, 280)
     save_model(tmp_path / "other", Transformer(TransformerConfig(280, d_model=8, num_heads=2, d_ff=8)), own)
     with pytest.raises(InvalidFile, match="folder: expected a GPT, got an encoder-decoder in "):
-        Generator.load(tmp_path / "other")
+        TextGenerator.load(tmp_path / "other")
