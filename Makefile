@@ -1,7 +1,7 @@
 # `make demo` shows what this is; `make test` checks and tests everything. Both set up .venv first, if that is missing or out of date.
 PYTHON ?= python3
 WORKERS ?= auto
-# Neighbouring tests, which share fixtures and imports, run in one process; one that is done takes over some of another's.
+# Neighboring tests, which share fixtures and imports, run in one process; one that is done takes over some of another's.
 PARALLEL := -n $(WORKERS) --dist worksteal
 BIN := .venv/bin
 SCRIPTS := tests/explore/js

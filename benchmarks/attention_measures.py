@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import regard
 from regard.nn import MultiHeadAttention
-from regard.ops.masks import Causal, Neighbours, Window
+from regard.ops.masks import Causal, Neighbors, Window
 from regard.ops.measures import BlockMean, Diagonal, DistanceHistogram, GroupPool, TopK
 
 ROUNDS, GROUP, DEGREE = 7, 8, 10
@@ -156,7 +156,7 @@ def layers(n: int) -> Ratios:
 def graphs(nodes: int) -> Ratios:
     """A graph with 10 edges per node, compared with a softmax over edges by scatter operations."""
     edges = torch.stack((torch.arange(nodes).repeat_interleave(DEGREE), torch.randint(nodes, (nodes * DEGREE,))))
-    mask, ratios = Neighbours(*edges), {}
+    mask, ratios = Neighbors(*edges), {}
 
     def scatter_softmax(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         rows, columns = mask.query_idx, mask.key_idx
@@ -177,7 +177,7 @@ def graphs(nodes: int) -> Ratios:
             output = scatter_softmax(*inputs)
             return torch.autograd.grad(output.sum(), inputs) if output.requires_grad else output
 
-        ratios[f"time relative to scatter softmax: Neighbours, {name}"] = relative_time(ours, baseline, 5)
+        ratios[f"time relative to scatter softmax: Neighbors, {name}"] = relative_time(ours, baseline, 5)
     return ratios
 
 

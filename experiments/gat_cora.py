@@ -23,7 +23,7 @@ from rich.progress import track
 from torch import Tensor
 from torch.nn import functional
 
-from regard import Neighbours
+from regard import Neighbors
 from regard.errors import RegardError
 from regard.models import GAT, GATConfig
 
@@ -37,7 +37,7 @@ class Cora(NamedTuple):
 
     features: Tensor
     labels: Tensor
-    graph: Neighbours
+    graph: Neighbors
     train: Tensor
     valid: Tensor
     test: Tensor
@@ -74,7 +74,7 @@ def load(path: Path) -> Cora:
     features[rows, stored["feature_indices"]] = 1.0
     features /= features.sum(1, keepdim=True).clamp(min=1)
     edges, loops = stored["edges"].T, torch.arange(nodes).expand(2, -1)
-    graph = Neighbours(*torch.cat([edges, edges.flip(0), loops], dim=1))
+    graph = Neighbors(*torch.cat([edges, edges.flip(0), loops], dim=1))
     return Cora(features, stored["labels"], graph, *(stored[part] for part in ("train", "valid", "test")))
 
 

@@ -137,14 +137,14 @@ def call_ops():
     for shape in ((KEYS,), (KEYS, 9), (1, KEYS, 9), (HEADS, KEYS, 9), (BATCH, 1, KEYS, 9), (BATCH, HEADS, KEYS, 9)):
         (W @ torch.randn(shape, requires_grad=True)).sum().backward()
     from regard.ops import rotary
-    from regard.ops.masks import Documents, Neighbours, to_block_mask, to_dense, to_mask_mod, to_spans
+    from regard.ops.masks import Documents, Neighbors, to_block_mask, to_dense, to_mask_mod, to_spans
     from regard.ops.scores import Alibi, T5RelativeBias
 
     shape = BATCH, HEADS, QUERIES, KEYS
     to_dense(Causal(), shape), to_spans(Causal(), shape), to_mask_mod(Causal())(*(torch.tensor(0) for _ in range(4)))
     attend(query, key, value, mask=to_block_mask(Causal(), shape, BLOCK_SIZE=4))
     attend(query, key, value, mask=Causal() & Documents(torch.zeros(BATCH, KEYS, dtype=torch.int64)))
-    attend(query, key, value, mask=Neighbours.from_edge_index(torch.tensor([[6, 0], [4, 0]])), kernel="sparse")
+    attend(query, key, value, mask=Neighbors.from_edge_index(torch.tensor([[6, 0], [4, 0]])), kernel="sparse")
     rotary(query), rotary(query, torch.arange(QUERIES), rotary_dim=2), Alibi.for_heads(3)
     (
         rotary(query, torch.zeros(BATCH, QUERIES, dtype=torch.int64)),
@@ -157,7 +157,7 @@ def call_ops():
 def call_nn():
     from regard import nn
     from regard.nn.absolute_positions import sinusoids
-    from regard.ops.masks import Causal, Neighbours
+    from regard.ops.masks import Causal, Neighbors
 
     x, memory = torch.randn(BATCH, QUERIES, 16), torch.randn(BATCH, KEYS, 16)
     dense = torch.ones(BATCH, 1, QUERIES, QUERIES, dtype=torch.bool)
@@ -204,7 +204,7 @@ def call_nn():
     nn.alignment_loss(W, torch.zeros(BATCH, QUERIES, dtype=torch.int64))
     nn.SinusoidalPositions(16)(x, offset=600)
     nn.NoPositions()(x)
-    nn.GraphAttention(16, 4, 2)(x[0], Neighbours(*torch.arange(QUERIES).expand(2, -1)))
+    nn.GraphAttention(16, 4, 2)(x[0], Neighbors(*torch.arange(QUERIES).expand(2, -1)))
     nn.LearnedPositions(16, 20)(x, offset=2).sum().backward()
     sinusoids(4, 6)
     nn.FeedForward(16, 32)(x[0]), nn.Dropout(0.5)(x[0, 0])

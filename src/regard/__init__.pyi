@@ -22,7 +22,7 @@ from .ops.attend import weights as weights
 from .ops.masks import Causal as Causal
 from .ops.masks import Documents as Documents
 from .ops.masks import MaskMod as MaskMod
-from .ops.masks import Neighbours as Neighbours
+from .ops.masks import Neighbors as Neighbors
 from .ops.masks import Padding as Padding
 from .ops.masks import Prefix as Prefix
 from .ops.masks import Window as Window

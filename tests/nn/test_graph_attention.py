@@ -9,14 +9,14 @@ from torch.nn import functional
 from regard.errors import InvalidArgument, InvalidType
 from regard.models import GAT, GATConfig
 from regard.nn import GraphAttention
-from regard.ops.masks import Causal, Neighbours
+from regard.ops.masks import Causal, Neighbors
 
 
-def random_graph(nodes: int, share: float) -> tuple[Neighbours, torch.Tensor]:
+def random_graph(nodes: int, share: float) -> tuple[Neighbors, torch.Tensor]:
     """A graph in which each node sees itself, as edges and as a dense matrix."""
     generator = torch.Generator().manual_seed(0)
     dense = (torch.rand(nodes, nodes, generator=generator) < share) | torch.eye(nodes, dtype=torch.bool)
-    return Neighbours(*dense.nonzero().T), dense
+    return Neighbors(*dense.nonzero().T), dense
 
 
 @pytest.mark.parametrize("concat", [True, False])
@@ -30,7 +30,7 @@ def test_equations_1_to_6_of_the_paper(concat, nodes):
     pairs = torch.cat([h[:, None].expand(-1, nodes, -1, -1), h[None].expand(nodes, -1, -1, -1)], dim=-1)
     a = torch.cat([layer.att_dst[0], layer.att_src[0]], dim=1)  # (heads, 2 · dim): the vector of equation 3
     scores = functional.leaky_relu((pairs * a).sum(-1), 0.2).masked_fill(~dense[:, :, None], -torch.inf)
-    weights = scores.softmax(1)  # (nodes, neighbours, heads)
+    weights = scores.softmax(1)  # (nodes, neighbors, heads)
     heads = torch.einsum("ijh,jhd->ihd", weights, h)
     expected = (heads.flatten(1) if concat else heads.mean(1)) + layer.bias
     attended = layer(x, graph)
@@ -55,7 +55,7 @@ def test_it_learns_classes_that_neighbors_share():
     labels = torch.arange(40) % 2
     same = labels[:, None] == labels
     dense = (same & (torch.rand(40, 40) < 0.2)) | torch.eye(40, dtype=torch.bool)
-    graph, x = Neighbours(*dense.nonzero().T), torch.randn(40, 8) + 0.3 * labels[:, None]
+    graph, x = Neighbors(*dense.nonzero().T), torch.randn(40, 8) + 0.3 * labels[:, None]
     model = GAT(GATConfig(8, 2, head_dim=4, num_heads=2, dropout=0.0, attention_dropout=0.0))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     for _ in range(80):
@@ -78,7 +78,7 @@ def test_invalid_arguments_are_named():
     with pytest.raises(InvalidArgument, match=r"x: expected the weights' dtype torch\.float32, got torch\.int64"):
         GraphAttention(5, 2)(torch.zeros(3, 5, dtype=torch.int64), random_graph(3, 0.5)[0])
     for wrong in (torch.tensor([[0, 1], [1, 2]]), Causal()):
-        with pytest.raises(InvalidType, match=r"graph: expected a regard\.Neighbours\(query_idx, key_idx\), got "):
+        with pytest.raises(InvalidType, match=r"graph: expected a regard\.Neighbors\(query_idx, key_idx\), got "):
             GraphAttention(5, 2)(torch.zeros(3, 5), wrong)
     with pytest.raises(InvalidType, match="x: expected a tensor, got list"):
         GraphAttention(5, 2)([[0.0] * 5], random_graph(3, 0.5)[0])

@@ -12,7 +12,7 @@ from helpers.ops.cases import CPU_KERNELS
 from regard.native.library import LEVELS
 from regard.ops import attend, weights
 from regard.ops.kernels.native.kernel import Native
-from regard.ops.masks import Causal, DenseMask, Neighbours, Padding
+from regard.ops.masks import Causal, DenseMask, Neighbors, Padding
 from regard.ops.measures import KLDivergence, Mass, Received
 
 N, M = 37, 75
@@ -50,8 +50,8 @@ MASKS = {
 def same_as_torch(run, mask, cells, **options):
     query, key, value = torch.randn(3, 2, 2, M, 8, generator=torch.Generator().manual_seed(1)).unbind()
     query = query[:, :, :N]
-    if run.required_mask is Neighbours:
-        mask = Neighbours(*torch.ones(N, M).nonzero().T) & mask
+    if run.required_mask is Neighbors:
+        mask = Neighbors(*torch.ones(N, M).nonzero().T) & mask
     expected = scaled_dot_product_attention(
         query, key, value, attn_mask=(cells.view(torch.uint8) != 0).expand(2, 2, N, M)
     )
@@ -80,7 +80,7 @@ def test_bytes_of_masks_in_measures(run):
     measures = {"mass": Mass(cells), "received": Received(rows), "of keys": Mass(Padding(from_bytes(2, M, seed=3)))}
     query, key = torch.randn(2, 2, 2, M, 8, generator=torch.Generator().manual_seed(1)).unbind()
     query = query[:, :, :N]
-    mask = Neighbours(*torch.ones(N, M).nonzero().T) if run.required_mask is Neighbours else None
+    mask = Neighbors(*torch.ones(N, M).nonzero().T) if run.required_mask is Neighbors else None
     if run.supports(KLDivergence):
         measures["divergence"] = KLDivergence(weights(query, key, mask=DenseMask(from_bytes(M, seed=4))))
     actual = attend(query, key, key, mask=mask, measure=measures, kernel=run).measured

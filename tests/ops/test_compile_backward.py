@@ -27,7 +27,7 @@ BATCH, HEADS, WIDTH = 2, 2, 4
 MASKS = masks(BATCH, HEADS, TOKENS, TOKENS)
 CELLS = {mask: allowed(mask, BATCH, HEADS, TOKENS, TOKENS, 0) for mask in MASKS}
 RULES = [(mask, "blockwise") for mask in MASKS if mask not in ("own", "function", "block mask")]
-RULES += [(mask, "sparse") for mask in ("neighbours", "neighbours and", "no edges")]
+RULES += [(mask, "sparse") for mask in ("neighbors", "neighbors and", "no edges")]
 KNOWN = [score for score in SCORES if score != "own"]
 REQUESTED = {name: m for name, m in measures(TOKENS, TOKENS).items() if m.builtin}
 

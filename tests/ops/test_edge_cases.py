@@ -14,7 +14,7 @@ from regard.errors import InvalidArgument, InvalidType
 from regard.nn import kl_divergence_loss
 from regard.ops import attend, weights
 from regard.ops.kernels.blockwise import Blockwise
-from regard.ops.masks import Causal, Neighbours, Padding, Window
+from regard.ops.masks import Causal, Neighbors, Padding, Window
 from regard.ops.measures import Mass, Received, TopK
 from regard.ops.scores import Additive, Alibi, ScaledDotProduct, Sinks
 
@@ -37,7 +37,7 @@ def dense(query, key, cells):
 def test_topk_of_more_keys_than_exist_is_padded(kernel, keys, k):
     query, key, value = tensors(keys=keys)
     cells = torch.arange(keys) <= torch.arange(9)[:, None] - 1
-    mask = Neighbours(*cells.nonzero().T)
+    mask = Neighbors(*cells.nonzero().T)
     actual = attend(query, key, value, mask=mask, measure=TopK(k), kernel=kernel).measured["topk"]
     P = dense(query, key, cells)
     values, indices = P.sort(-1, descending=True)
@@ -157,7 +157,7 @@ def test_a_node_number_that_is_too_large_is_named(node, side):
     edges[side, 1] = node
     query, key, value = tensors()
     with pytest.raises(InvalidArgument, match=rf"expected indices from 0 to 2\*\*31 - 1, got {node}"):
-        attend(query, key, value, mask=Neighbours(*edges))
+        attend(query, key, value, mask=Neighbors(*edges))
 
 
 @pytest.mark.parametrize("kernel", [*RUNNING, "sparse"])
@@ -171,7 +171,7 @@ def check_additive(kernel, dtype, of_heads, activation):
     query, key, _ = (tensor.detach() for tensor in tensors(dtype=dtype))
     random = torch.Generator().manual_seed(1)
     vector = torch.randn(*((2, 8) if of_heads else (8,)), generator=random).to(dtype)
-    mask, scale = Neighbours(*torch.ones(9, 12).nonzero().T), 0.3
+    mask, scale = Neighbors(*torch.ones(9, 12).nonzero().T), 0.3
     measured = attend(
         query, key, key, mask=mask, score=Additive(vector, activation), scale=scale, measure=TopK(12), kernel=kernel
     )

@@ -13,14 +13,14 @@ from helpers.ops.cases import SCORES, allowed, kernels, masks, masks_of, measure
 from helpers.ops.dense_reference import ADDED_ONE_BY_ONE, definition
 from regard.analysis import rollout
 from regard.ops import attend, weights
-from regard.ops.masks import Causal, DenseMask, Neighbours
+from regard.ops.masks import Causal, DenseMask, Neighbors
 from regard.ops.measures import BlockMean, DistanceHistogram, TopK
 from regard.ops.scores import Bias, ScaledDotProduct
 
 MASKS = list(masks(1, 1, 1, 1))
 OF_SOME_CELLS = ("diagonal", "mass")
 """Measures that are 0 in a row of NaN where all of their cells are masked."""
-GRAPHS = ["neighbours", "neighbours and", "no edges"]
+GRAPHS = ["neighbors", "neighbors and", "no edges"]
 
 
 def builtin(queries, keys):
@@ -59,7 +59,7 @@ def exact_for(kernel):
 
 def graph_of(kernel, cells):
     """A mask of these cells that the kernel supports."""
-    return Neighbours(*cells.nonzero().T) if kernel.supports(Neighbours) else DenseMask(cells.bool())
+    return Neighbors(*cells.nonzero().T) if kernel.supports(Neighbors) else DenseMask(cells.bool())
 
 
 DEFINED = [kernel for kernel in kernels(rows=4) if kernel.propagates_nan]
@@ -129,7 +129,7 @@ def test_scores_of_minus_infinity_forbid_and_those_of_infinity_give_nan(kernel, 
 def test_only_minus_infinity_forbids_however_low_a_score_is(kernel, number):
     random = torch.Generator().manual_seed(0)
     tensors = [torch.randn(1, 1, tokens, 4, generator=random, dtype=torch.float64) for tokens in (9, 12, 12)]
-    graph, low = Neighbours(*torch.ones(9, 12).nonzero().T), torch.zeros(9, 12, dtype=torch.bool)
+    graph, low = Neighbors(*torch.ones(9, 12).nonzero().T), torch.zeros(9, 12, dtype=torch.bool)
     low[2, 5] = low[4] = True
     score = ScaledDotProduct() + Bias(torch.zeros(9, 12, dtype=torch.float64).masked_fill(low, number))
     forbidden, _ = by_row(kernel, tensors, mask=graph & ~low)

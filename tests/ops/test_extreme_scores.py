@@ -15,7 +15,7 @@ from helpers.pairwise import grouped, pairwise
 from regard.ops import attend
 from regard.ops.indexing import SelectCells
 from regard.ops.kernels.native.kernel import Native
-from regard.ops.masks import Causal, Neighbours, Padding, to_dense
+from regard.ops.masks import Causal, Neighbors, Padding, to_dense
 from regard.ops.measures import Entropy, LogSumExp, Max, Received, TopK
 from regard.ops.scores import Bias, ScaledDotProduct, Score, Sinks
 from regard.ops.tile import Tile
@@ -57,7 +57,7 @@ FORMS_OF = {
     "sparse": ["product", "bias", "bias and sinks"],
 }
 KERNELS = {kernel.name: kernel for kernel in kernels(rows=5)}
-RUNNING, GRAPHS = ["blockwise", "reference", "sparse"], ["neighbours", "neighbours and", "no edges"]
+RUNNING, GRAPHS = ["blockwise", "reference", "sparse"], ["neighbors", "neighbors and", "no edges"]
 REST = list(PATTERNS), list(BIGGEST), range(len(FORMS))
 
 
@@ -188,7 +188,7 @@ def test_a_score_of_minus_infinity_forbids_a_cell_among_the_lowest_scores(kernel
             check(kernel, forms[form % len(forms)], mask, pattern, dtype, holes=True)
 
 
-GRAPH = Neighbours(*torch.tensor([[i, j] for i in range(QUERIES) for j in range(KEYS) if (i * j) % 3 != 1]).T)
+GRAPH = Neighbors(*torch.tensor([[i, j] for i in range(QUERIES) for j in range(KEYS) if (i * j) % 3 != 1]).T)
 
 
 @pytest.mark.parametrize("kernel", RUNNING)

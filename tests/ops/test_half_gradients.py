@@ -13,7 +13,7 @@ from regard.ops.kernels.base import KernelInputs
 from regard.ops.kernels.blocks import CPU
 from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.reference import Reference
-from regard.ops.masks import Neighbours
+from regard.ops.masks import Neighbors
 from regard.ops.measures import KLDivergence, Received, TransposedProduct
 from regard.ops.request import make_request
 from regard.ops.rules import builtin_classes
@@ -109,7 +109,7 @@ def inputs_of(rule):
 
 
 def graph():
-    return Neighbours(*torch.ones(QUERIES, KEYS).nonzero().T)
+    return Neighbors(*torch.ones(QUERIES, KEYS).nonzero().T)
 
 
 def random_tensors(shape, dtype):
@@ -133,7 +133,7 @@ def gradient(kernel, holder, dtype, to):
     is_measure = hasattr(rule, "compute")
     att = attend(
         **tensors,
-        mask=graph() if kernel.required_mask is Neighbours else None,
+        mask=graph() if kernel.required_mask is Neighbors else None,
         score=None if is_measure else rule,
         scale=0.1,
         measure={"measure": rule} if is_measure else "lse",

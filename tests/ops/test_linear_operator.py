@@ -20,7 +20,7 @@ def matrix(batch=2, heads=4, queries=9, keys=13, mask=None, dtype=torch.float64)
     return weights(query, key, mask=mask), (query, key)
 
 
-@pytest.mark.parametrize("mask", ["none", "causal", "lengths", "neighbours", "empty rows"])
+@pytest.mark.parametrize("mask", ["none", "causal", "lengths", "neighbors", "empty rows"])
 def test_products_with_the_transpose_are_those_of_the_dense_matrix(mask, subtests):
     for shape in ((9,), (9, 3), (4, 9, 3), (2, 1, 9, 3), (2, 4, 9, 1)):
         with subtests.test(shape=shape):
@@ -48,7 +48,7 @@ def test_received_is_the_product_with_the_transpose():
     assert repr(W.mT) == f"{W!r}.mT"
 
 
-@pytest.mark.parametrize("mask", ["none", "causal", "lengths", "neighbours", "empty rows", "own"])
+@pytest.mark.parametrize("mask", ["none", "causal", "lengths", "neighbors", "empty rows", "own"])
 def test_the_strongest_queries_of_each_key_are_those_of_the_dense_matrix(mask, subtests):
     for k in (1, 4, 12):
         with subtests.test(k=k):

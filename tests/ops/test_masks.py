@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from helpers.ops.cases import allowed, masks
 from regard.errors import InvalidArgument, InvalidType
 from regard.ops import attend, weights
-from regard.ops.masks import Causal, Documents, Neighbours, Padding, Spans, Window, as_mask, to_dense
+from regard.ops.masks import Causal, Documents, Neighbors, Padding, Spans, Window, as_mask, to_dense
 from regard.ops.tile import KeyRange, Tile
 
 RULES = [name for name in masks(1, 1, 1, 1) if name != "none"]
@@ -101,7 +101,7 @@ def test_an_incompatible_mask_is_not_converted():
 
 
 def test_the_padding_of_a_graph_s_rows_is_never_read():
-    graph = Neighbours(*torch.tensor([[1, 1, 2], [1, 2, 2]]))
+    graph = Neighbors(*torch.tensor([[1, 1, 2], [1, 2, 2]]))
     query = torch.randn(1, 1, 32, 4)
     value = query.clone()
     value[0, 0, 0] = torch.nan  # no edge leads there
@@ -111,7 +111,7 @@ def test_the_padding_of_a_graph_s_rows_is_never_read():
 
 def test_an_edge_index_leads_from_source_to_target():
     edge_index = torch.tensor([[0, 1, 3], [2, 2, 0]])
-    graph = Neighbours.from_edge_index(edge_index)
+    graph = Neighbors.from_edge_index(edge_index)
     expected = torch.zeros(4, 4, dtype=torch.bool)
     expected[edge_index[1], edge_index[0]] = True
     assert torch.equal(to_dense(graph, (1, 1, 4, 4))[0, 0], expected)

@@ -10,7 +10,7 @@ import regard
 from regard.errors import InvalidArgument, InvalidType
 from regard.nn import Dropout, FeedForward, MultiHeadAttention
 from regard.ops import attend, rotary, weights
-from regard.ops.masks import Causal, Documents, Neighbours, Padding, Prefix, Window
+from regard.ops.masks import Causal, Documents, Neighbors, Padding, Prefix, Window
 from regard.ops.measures import BlockMean, Diagonal, DistanceHistogram, GroupPool, TopK
 from regard.ops.scores import (
     Additive,
@@ -190,16 +190,16 @@ RULES = [  # for a matrix of 1 sequence, 2 heads, 5 queries, 5 keys, with a head
         lambda: {"mask": Documents(IDS, IDS[:3])},
         r"Documents.query_document_ids: .* \(queries,\) = \(5,\) or .*, got \(3,\)",
     ),
-    (lambda: {"mask": Neighbours(IDS[None], IDS)}, r"Neighbours.query_idx: expected shape \(edges,\), got \(1, 5\)"),
-    (lambda: {"mask": Neighbours(IDS, IDS[:3])}, "Neighbours: expected as many queries as keys, got 5 and 3"),
-    (lambda: {"mask": Neighbours(IDS, [0])}, "Neighbours.key_idx: expected an integer tensor, got list"),
-    (lambda: {"mask": Neighbours.from_edge_index(IDS)}, r"edge_index: expected shape \(2, edges\), got \(5,\)"),
+    (lambda: {"mask": Neighbors(IDS[None], IDS)}, r"Neighbors.query_idx: expected shape \(edges,\), got \(1, 5\)"),
+    (lambda: {"mask": Neighbors(IDS, IDS[:3])}, "Neighbors: expected as many queries as keys, got 5 and 3"),
+    (lambda: {"mask": Neighbors(IDS, [0])}, "Neighbors.key_idx: expected an integer tensor, got list"),
+    (lambda: {"mask": Neighbors.from_edge_index(IDS)}, r"edge_index: expected shape \(2, edges\), got \(5,\)"),
     (
-        lambda: {"mask": Neighbours(*torch.tensor([[0], [-3]]))},
-        r"Neighbours.key_idx: expected indices from 0 .*, got -3",
+        lambda: {"mask": Neighbors(*torch.tensor([[0], [-3]]))},
+        r"Neighbors.key_idx: expected indices from 0 .*, got -3",
     ),
     (
-        lambda: {"mask": Neighbours(*torch.tensor([[7], [9]]))},
+        lambda: {"mask": Neighbors(*torch.tensor([[7], [9]]))},
         r"indices below the number of queries, 5, got 7\n.*indices below the number of keys, 5, got 9",
     ),
     (

@@ -31,7 +31,7 @@ from regard.ops.kernels.base import KernelInputs
 from regard.ops.kernels.blocks import CPU, partition
 from regard.ops.kernels.dispatch import select_kernel
 from regard.ops.kernels.sdpa import Sdpa
-from regard.ops.masks import Causal, DenseMask, Neighbours, Padding, Window, as_mask
+from regard.ops.masks import Causal, DenseMask, Neighbors, Padding, Window, as_mask
 from regard.ops.request import make_request
 from regard.ops.rules import builtin_classes
 from regard.ops.scores import (
@@ -49,7 +49,7 @@ from regard.ops.scores import (
 
 QUERY, KEY = WHOLE.q_idx, WHOLE.kv_idx
 LINKED = ((QUERY * KEY + KEY) % 3 == 0) | (QUERY == KEY)
-GRAPH = Neighbours(*LINKED.nonzero().T)
+GRAPH = Neighbors(*LINKED.nonzero().T)
 
 
 MASKS = {name: as_mask(mask) for name, mask in masks(*SHAPE).items() if mask is not None}

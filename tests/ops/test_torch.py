@@ -13,12 +13,12 @@ from regard.errors import InvalidArgument
 from regard.ops import attend, weights
 from regard.ops.kernels.base import Kernel, KernelInputs
 from regard.ops.kernels.blockwise import Blockwise
-from regard.ops.masks import Causal, Neighbours
+from regard.ops.masks import Causal, Neighbors
 from regard.ops.measures import Measure, TopK, as_measures
 from regard.ops.request import make_request
 from regard.ops.tree import TreeEncoder, tensors_in
 
-GRAPH = Neighbours(*torch.stack((torch.arange(TOKENS), torch.arange(TOKENS).flip(0))))
+GRAPH = Neighbors(*torch.stack((torch.arange(TOKENS), torch.arange(TOKENS).flip(0))))
 KERNELS = {"blockwise": Causal(), "sparse": GRAPH, "sdpa": None, "reference": Causal()}
 
 
@@ -123,7 +123,7 @@ def test_functional_call():
     torch.testing.assert_close(gradients["sinks"], expected)
 
 
-@pytest.mark.parametrize("mask", ["none", "causal", "neighbours"])
+@pytest.mark.parametrize("mask", ["none", "causal", "neighbors"])
 def test_opcheck(mask):
     query, key, value = tensors()
     rule = masks(1, 2, TOKENS, TOKENS)[mask]
@@ -132,7 +132,7 @@ def test_opcheck(mask):
         KernelInputs(value, make_request(query, key, mask=rule), as_measures(["entropy", "received", TopK(2)]))
     )
     flat, *numbers = encoder.lists
-    kernel = "sparse" if mask == "neighbours" else "blockwise"
+    kernel = "sparse" if mask == "neighbors" else "blockwise"
     seed = torch.zeros((), dtype=torch.int64)
     torch.library.opcheck(torch.ops.regard.attend.default, (flat, *numbers, text, kernel, seed, 0))
     plain = [tensor.detach() for tensor in flat]

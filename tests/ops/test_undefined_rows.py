@@ -12,7 +12,7 @@ from helpers.ops import dense_reference as d
 from helpers.ops.cases import kernels
 from regard.ops import attend, weights
 from regard.ops.kernels.reference import Reference
-from regard.ops.masks import Causal, DenseMask, Neighbours, Padding, Window
+from regard.ops.masks import Causal, DenseMask, Neighbors, Padding, Window
 from regard.ops.measures import (
     BlockMean,
     Diagonal,
@@ -156,8 +156,8 @@ def check_results(kernel, mask, source, size):
     cells = cells_of(mask, n, m)
     P, bad, visible, scores = definition(query, key, value, bias, cells)
     rule = MASKS[mask](n, m)
-    if kernel.required_mask is Neighbours:
-        graph = Neighbours(*torch.ones(n, m).nonzero().T)
+    if kernel.required_mask is Neighbors:
+        graph = Neighbors(*torch.ones(n, m).nonzero().T)
         rule = graph if rule is None else graph & rule
     clean = query.nan_to_num(0.5, 0.5, 0.5), key.nan_to_num(0.5, 0.5, 0.5)
     other = weights(*clean)
@@ -185,9 +185,9 @@ def check_results(kernel, mask, source, size):
 @pytest.mark.parametrize("wrap", [lambda s: Sinks(s, torch.tensor([0.5, -1.0])), lambda s: SoftCap(s, 4.0)])
 def test_modified_scores(kernel, wrap):
     query, key, value, bias = tensors(9, 12, "NaN score")
-    graph = Neighbours(*torch.ones(9, 12).nonzero().T) & Causal()
+    graph = Neighbors(*torch.ones(9, 12).nonzero().T) & Causal()
     score = wrap(ScaledDotProduct() + Bias(bias.nan_to_num(nan, neginf=0.0)))
-    rule = graph if kernel.required_mask is Neighbours else Causal()
+    rule = graph if kernel.required_mask is Neighbors else Causal()
     requested = ["entropy", "lse", "max", "received"]
     measured = attend(query, key, value, mask=rule, score=score, measure=requested, kernel=kernel).measured
     row = (torch.arange(9) == 4).expand(2, 2, 9)
@@ -231,7 +231,7 @@ def check_rows_left_out(kernel, n, measure):
         cells = visible
         if rows is not None:
             query, other, cells = query[:, :, rows], other.at(queries=rows.nonzero().flatten()), visible[rows]
-        mask = Neighbours(*cells.nonzero().T) if kernel.required_mask is Neighbours else DenseMask(cells)
+        mask = Neighbors(*cells.nonzero().T) if kernel.required_mask is Neighbors else DenseMask(cells)
         results = attend(query, key, value, mask=mask, measure=ROW_MEASURES[measure](other), kernel=kernel).measured
         (result,) = results.values()
         parts = [x for x in (result if isinstance(result, tuple) else (result,)) if x.is_floating_point()]

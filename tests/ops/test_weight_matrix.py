@@ -223,7 +223,7 @@ def check_heads(score):
 COLUMNS = [3, -1, [0], [6, 2, 2], [3, 4, 5], slice(None), slice(1, 6, 2), torch.tensor([0, 6]), torch.arange(7) < 3]
 
 
-@pytest.mark.parametrize("mask", ["none", "and", "empty rows", "own", "neighbours"])
+@pytest.mark.parametrize("mask", ["none", "and", "empty rows", "own", "neighbors"])
 def test_columns_are_those_of_the_dense_matrix(mask, subtests):
     W = matrix(masks(B, H, Q, K)[mask])
     part, dense = W.at(heads=[3, 0], queries=[7, 2]), dense_of(W)

@@ -10,7 +10,7 @@ import torch
 
 from helpers.ops.cases import allowed, masks
 from regard.ops import attend, weights
-from regard.ops.masks import Causal, Neighbours, Padding, Window
+from regard.ops.masks import Causal, Neighbors, Padding, Window
 from regard.ops.measures import Entropy, Measure, Received
 
 BATCH, HEADS, QUERIES, KEYS = SHAPE = 2, 2, 300, 270
@@ -139,7 +139,7 @@ def exact_results(mask):
     return {name: measure.detach() for name, measure in measures.items()}, gradients
 
 
-SOME = ["none", "window", "lengths", "neighbours", "neighbours and", "no edges"]
+SOME = ["none", "window", "lengths", "neighbors", "neighbors and", "no edges"]
 CASES = {"blockwise": list(RULES), None: SOME, "reference": SOME}  # masks by kernel
 
 
@@ -187,7 +187,7 @@ def check_blocks(mask, kernel):
     assert rows == BATCH * HEADS * QUERIES  # each once
 
 
-CHAIN = Neighbours(*torch.stack((torch.arange(QUERIES), torch.arange(QUERIES) % 100)))
+CHAIN = Neighbors(*torch.stack((torch.arange(QUERIES), torch.arange(QUERIES) % 100)))
 
 
 @pytest.mark.parametrize("mask", [Window(20, 0), Causal() & Padding(torch.tensor([200, 30])), CHAIN], ids=repr)

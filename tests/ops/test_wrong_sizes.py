@@ -7,7 +7,7 @@ import torch
 
 from regard.errors import InvalidArgument, InvalidType
 from regard.ops import attend, weights
-from regard.ops.masks import DenseMask, Documents, Neighbours, Padding, Prefix, Spans
+from regard.ops.masks import DenseMask, Documents, Neighbors, Padding, Prefix, Spans
 from regard.ops.measures import GroupPool, KLDivergence, Mass, Received
 from regard.ops.rules import builtin_classes
 from regard.ops.scores import Additive, Alibi, Bias, Bilinear, RelativeKey, ScaledDotProduct, Sinks, T5RelativeBias
@@ -57,7 +57,7 @@ RULES = {  # how a tensor of a shape is made, and the rule of it; shapes that fi
 }
 
 
-def neighbours(shape):
+def neighbors(shape):
     """Shapes near another one: an axis longer, shorter, empty, missing, first or last in excess; two exchanged."""
     for axis, size in enumerate(shape):
         for changed in (size - 1, size + 1, 2 * size, 0, 10 * size):
@@ -89,7 +89,7 @@ def fits(name, shape, allowed):
 CASES = [
     (name, shape)
     for name, (_, _, allowed) in RULES.items()
-    for shape in dict.fromkeys([*allowed, *(near for each in allowed for near in neighbours(each))])
+    for shape in dict.fromkeys([*allowed, *(near for each in allowed for near in neighbors(each))])
 ]
 
 
@@ -121,5 +121,5 @@ def test_every_rule_that_holds_a_tensor_is_tested():
         return any("Tensor" in str(kind) for kind in vars(cls).get("__annotations__", {}).values())
 
     holding = {cls.__name__ for cls in builtin_classes() if holds(cls) and not cls.name.startswith("_")}
-    without_shape = {Neighbours.__name__, "FlexBlockMask"}  # edges have no size; made from a BlockMask
+    without_shape = {Neighbors.__name__, "FlexBlockMask"}  # edges have no size; made from a BlockMask
     assert holding - without_shape <= RULES.keys()

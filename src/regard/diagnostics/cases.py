@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.diagnostics.calls import Call, Tensors
-from regard.ops.masks import Causal, Documents, Neighbours, Padding, Prefix, Spans, Window, as_mask
+from regard.ops.masks import Causal, Documents, Neighbors, Padding, Prefix, Spans, Window, as_mask
 from regard.ops.measures import (
     BlockMean,
     Diagonal,
@@ -173,12 +173,12 @@ MASKS = {
     ),
     "spans": MaskCase(lambda p: Spans(p["starts"], p["stops"]), lambda b, h, n, m: _ranges(b, 1, n, m, 2)),
     "spans of heads": MaskCase(lambda p: Spans(p["starts"], p["stops"]), lambda b, h, n, m: _ranges(1, h, n, m, 1)),
-    "neighbours": MaskCase(lambda p: Neighbours(*p["edges"]), lambda b, h, n, m: _edges(n, m)),
-    "neighbours and": MaskCase(
-        lambda p: Causal() & Neighbours(*p["edges"]) & Padding(p["lengths"]),
+    "neighbors": MaskCase(lambda p: Neighbors(*p["edges"]), lambda b, h, n, m: _edges(n, m)),
+    "neighbors and": MaskCase(
+        lambda p: Causal() & Neighbors(*p["edges"]) & Padding(p["lengths"]),
         lambda b, h, n, m: _edges(n, m) | {"lengths": _lengths(b, m)},
     ),
-    "no edges": MaskCase(lambda p: Neighbours(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))),
+    "no edges": MaskCase(lambda p: Neighbors(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))),
     "function": MaskCase(lambda p: _alternate),
     "and": _with_lengths(lambda p: Causal() & Padding(p["lengths"]) & Window(6, None)),
     "or": MaskCase(

@@ -12,7 +12,7 @@ from torch.nn import functional
 from regard.models.config import Rate, Size, check_config
 from regard.nn.graph_attention import GraphAttention
 from regard.ops import AttentionOutput
-from regard.ops.masks import Neighbours
+from regard.ops.masks import Neighbors
 from regard.validation import Config, config_class
 
 
@@ -63,8 +63,8 @@ class GAT(nn.Module):
 
     Examples:
         >>> import torch
-        >>> from regard import Neighbours
-        >>> ring = Neighbours(*torch.tensor([[0, 1, 2, 0, 1, 2], [1, 2, 0, 0, 1, 2]]))
+        >>> from regard import Neighbors
+        >>> ring = Neighbors(*torch.tensor([[0, 1, 2, 0, 1, 2], [1, 2, 0, 0, 1, 2]]))
         >>> model = GAT(GATConfig(num_features=5, num_classes=2)).eval()
         >>> output = model(torch.randn(3, 5), ring, output_attentions=True)
         >>> output.logits.shape, output.attentions[0].weights.shape
@@ -78,7 +78,7 @@ class GAT(nn.Module):
         self.first = layer(config.num_features, config.head_dim, config.num_heads)
         self.last = layer(config.head_dim * config.num_heads, config.num_classes, config.out_heads, concat=False)
 
-    def forward(self, features: Tensor, graph: Neighbours, *, output_attentions: bool = False) -> GATOutput:
+    def forward(self, features: Tensor, graph: Neighbors, *, output_attentions: bool = False) -> GATOutput:
         """Compute the class logits of each node.
 
         Args:
@@ -90,7 +90,7 @@ class GAT(nn.Module):
             GATOutput: ``logits`` (nodes, num_classes), and ``attentions`` if requested.
 
         Raises:
-            InvalidType: If features is not a tensor or graph is not a `Neighbours`.
+            InvalidType: If features is not a tensor or graph is not a `Neighbors`.
             InvalidArgument: If features has the wrong shape or another dtype than the weights.
         """
         first = self.first(features, graph)

@@ -1,4 +1,4 @@
-"""Graph attention (GAT): each node of a graph attends to its neighbours."""
+"""Graph attention (GAT): each node of a graph attends to its neighbors."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from regard.checks import Checks, describe
 from regard.nn.dropout import Dropout
 from regard.ops import AttentionOutput, attend
-from regard.ops.masks import Neighbours
+from regard.ops.masks import Neighbors
 from regard.ops.scores import Additive
 
 
 class GraphAttention(nn.Module):
-    """Attention of each node to its neighbours with an additive score, in one or more heads.
+    """Attention of each node to its neighbors with an additive score, in one or more heads.
 
-    hᵢ = W xᵢ, Pᵢⱼ = softmax over the neighbours j of i of LeakyReLU(a₁ · hᵢ + a₂ · hⱼ), outputᵢ = Σⱼ Pᵢⱼ hⱼ + b
+    hᵢ = W xᵢ, Pᵢⱼ = softmax over the neighbors j of i of LeakyReLU(a₁ · hᵢ + a₂ · hⱼ), outputᵢ = Σⱼ Pᵢⱼ hⱼ + b
 
     LeakyReLU has the slope 0.2 below 0. Because the score is a sum, query and key are one number per head. Parameters
     have the names and shapes of PyG's ``GATConv``, so `load_state_dict` takes its state dict: ``lin`` is W, ``att_dst``
@@ -34,7 +34,7 @@ class GraphAttention(nn.Module):
 
     Raises:
         InvalidType: If a size is not an int or a rate is not a number; in a call, if x is not a tensor or graph is not
-            a `Neighbours`.
+            a `Neighbors`.
         InvalidArgument: If a size is below 1 or a rate is not in [0, 1); in a call, if x has another shape or dtype.
 
     Memory: O(nodes + edges), and so is the time.
@@ -43,8 +43,8 @@ class GraphAttention(nn.Module):
 
     Examples:
         >>> import torch
-        >>> from regard import Neighbours
-        >>> ring = Neighbours(*torch.tensor([[0, 1, 2, 0, 1, 2], [1, 2, 0, 0, 1, 2]]))
+        >>> from regard import Neighbors
+        >>> ring = Neighbors(*torch.tensor([[0, 1, 2, 0, 1, 2], [1, 2, 0, 0, 1, 2]]))
         >>> attended = GraphAttention(5, 4, 2)(torch.randn(3, 5), ring)
         >>> attended.output.shape, attended.weights.shape
         (torch.Size([3, 8]), torch.Size([1, 2, 3, 3]))
@@ -82,12 +82,12 @@ class GraphAttention(nn.Module):
             nn.init.uniform_(vector, -bound, bound)
         nn.init.zeros_(self.bias)
 
-    def forward(self, x: Float[Tensor, "nodes in_features"], graph: Neighbours) -> AttentionOutput:
-        """Attend from every node to its neighbours.
+    def forward(self, x: Float[Tensor, "nodes in_features"], graph: Neighbors) -> AttentionOutput:
+        """Attend from every node to its neighbors.
 
         Args:
             x: (nodes, in_features).
-            graph: The neighbours of each node; a node attends to itself only through an edge to itself.
+            graph: The neighbors of each node; a node attends to itself only through an edge to itself.
 
         Returns:
             AttentionOutput: ``output`` (nodes, num_heads · head_dim), or (nodes, head_dim) without concat; ``weights``
@@ -95,8 +95,8 @@ class GraphAttention(nn.Module):
         """
         with Checks() as checks:
             checks.input("x", x, {"nodes": None, "in_features": self.in_features}, self.lin.weight)
-            if not isinstance(graph, Neighbours):  # pyright: ignore[reportUnnecessaryIsInstance]
-                checks.fail_type(f"graph: expected a regard.Neighbours(query_idx, key_idx), got {describe(graph)}")
+            if not isinstance(graph, Neighbors):  # pyright: ignore[reportUnnecessaryIsInstance]
+                checks.fail_type(f"graph: expected a regard.Neighbors(query_idx, key_idx), got {describe(graph)}")
         value = self.lin(self.dropout(x)).unflatten(1, (self.num_heads, -1)).transpose(0, 1)  # (heads, nodes, dim)
         query, key = (value @ vector[0, :, :, None] for vector in (self.att_dst, self.att_src))  # (heads, nodes, 1)
         score = Additive(x.new_ones(1), activation="leaky_relu")

@@ -24,7 +24,7 @@ class RotaryPositions(GrowingTable, AttentionPositions, name="rotary"):
     in float32; converting the model to another dtype converts them too.
 
     Args:
-        frequencies: Angle between neighbouring tokens for each pair, in radians, as from `rotary_frequencies`.
+        frequencies: Angle between neighboring tokens for each pair, in radians, as from `rotary_frequencies`.
             The first 2n features of each head are rotated.
 
     Raises:
@@ -87,7 +87,7 @@ class RotaryPositions(GrowingTable, AttentionPositions, name="rotary"):
 
 
 def rotary_frequencies(dims: int, base: float = 10000.0) -> list[float]:
-    """Angles between neighbouring tokens in radians, base^(−2m / dims) for each pair m.
+    """Angles between neighboring tokens in radians, base^(−2m / dims) for each pair m.
 
     Args:
         dims: Number of rotated features of each head, even.

@@ -61,7 +61,7 @@ def attend(
         query: (batch, heads, queries, head_dim), float64, float32, bfloat16 or float16.
         key: (batch, kv_heads, keys, head_dim); kv_heads divides heads.
         value: (batch, value_heads, keys, value_dim); value_heads divides heads, and usually equals kv_heads.
-        mask: Which keys each query may attend to: `Causal`, `Padding`, `Window`, `Prefix`, `Documents`, `Neighbours`,
+        mask: Which keys each query may attend to: `Causal`, `Padding`, `Window`, `Prefix`, `Documents`, `Neighbors`,
             combined by ``&``, ``|``, ``~``; a function ``(b, h, q_idx, kv_idx) -> bool``; FlexAttention's BlockMask; or
             a bool tensor broadcastable to (batch, heads, queries, keys), True where a query may attend. Default: all.
         score: Input of the softmax. Default: the scaled dot product.
@@ -88,7 +88,7 @@ def attend(
     derivatives and forward mode. Autocast has no effect: results follow the input dtypes. NaN and infinity propagate to
     every row that may attend to them; in masked values they can reach other rows. ``sdpa`` behaves as torch does. Under
     `torch.compile` and `torch.export` a call is one operator, Regard's or SDPA's, and so are measures and `dense` of
-    its weights. Masks, scores and measures written in Python, a `Neighbours` made in compiled code, indexing
+    its weights. Masks, scores and measures written in Python, a `Neighbors` made in compiled code, indexing
     (``W[0, 3]``, `columns`), products (``W @ x``) and ``W.mT.topk`` cause a graph break and stay correct; with
     ``fullgraph=True`` they raise.
 

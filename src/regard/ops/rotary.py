@@ -27,7 +27,7 @@ def rotary(
             last tokens, pass ``torch.arange(start, stop)``.
         base: The slowest pair has a period of nearly 2π * base.
         rotary_dim: Number of entries that are rotated, from the first, even. Default: all.
-        interleaved: Whether pairs are neighbours, (0, 1), (2, 3), ..., as in the paper and GPT-J. Default: halves, (0,
+        interleaved: Whether pairs are neighbors, (0, 1), (2, 3), ..., as in the paper and GPT-J. Default: halves, (0,
             rotary_dim / 2), (1, rotary_dim / 2 + 1), ..., as in GPT-NeoX and Llama.
 
     Returns:

@@ -76,7 +76,7 @@ def test_a_part_of_the_matrix(subtests):
 def test_nothing_is_read_between_blocks(subtests):
     """Graphs have a kernel of their own, and a block mask is read from a copy on the CPU."""
     for name, mask in masks(*SHAPE).items():
-        if not name.startswith(("neighbours", "no edges", "block")):
+        if not name.startswith(("neighbors", "no edges", "block")):
             with subtests.test(mask=name):
                 assert reads(mask, MANY_BLOCKS) == reads(mask, ONE_BLOCK)
 

@@ -154,7 +154,7 @@ def test_the_cells_with_a_weight_are_those_that_the_mask_allows(offset, subtests
 
 
 def test_a_mask_whose_tensors_were_changed_allows_other_cells(subtests):
-    masks = sorted(MASKS.keys() - {"neighbours", "neighbours and"})  # which copy their edges
+    masks = sorted(MASKS.keys() - {"neighbors", "neighbors and"})  # which copy their edges
     for mask, shape in product(masks, ((2, 2, 13, 21), (3, 1, 21, 13))):
         with subtests.test(mask=mask, shape=shape):
             check_changed(mask, shape)

@@ -26,7 +26,7 @@ BATCH, HEADS, WIDTH = 2, 2, 4
 MASKS = masks(BATCH, HEADS, TOKENS, TOKENS)
 REQUESTED = {name: m for name, m in measures(TOKENS, TOKENS).items() if m.builtin}
 RULES = [(mask, "blockwise") for mask in MASKS if mask not in ("own", "function", "block mask")]
-RULES += [(mask, "sparse") for mask in ("neighbours", "neighbours and", "no edges")]
+RULES += [(mask, "sparse") for mask in ("neighbors", "neighbors and", "no edges")]
 KNOWN = [score for score in SCORES if score != "own"]
 
 

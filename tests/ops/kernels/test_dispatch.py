@@ -19,7 +19,7 @@ from regard.ops.kernels.dispatch import KERNELS, NATIVE, as_kernel, select_kerne
 from regard.ops.kernels.native.kernel import Native
 from regard.ops.kernels.sdpa import Sdpa
 from regard.ops.kernels.sparse import Sparse
-from regard.ops.masks import Causal, Neighbours, Padding, Window
+from regard.ops.masks import Causal, Neighbors, Padding, Window
 from regard.ops.measures import Entropy
 from regard.ops.request import make_request
 from regard.ops.scores import Bias, ScaledDotProduct
@@ -92,7 +92,7 @@ def test_every_kernel_has_a_name_and_a_description():
 def test_kernels_may_be_inefficient_only_on_request():
     """A reason why another kernel is better does not count where a kernel is requested by name."""
     nodes = torch.arange(5)
-    dense_graph = Neighbours(*torch.cartesian_prod(nodes, nodes).T)
+    dense_graph = Neighbors(*torch.cartesian_prod(nodes, nodes).T)
     long = torch.zeros(1, 1, 3000, 4)
     cases = [
         (Sparse(), inputs(mask=dense_graph), "the graph is too dense: more than 12.5% of the cells are edges"),
@@ -158,7 +158,7 @@ def test_settings_are_checked_where_a_kernel_is_made(make, error, message):
 
 def test_a_graph_may_be_too_dense_for_a_density_of_zero():
     node = torch.zeros(1, dtype=torch.int64)
-    reasons = Sparse(max_density=0).inefficient_reasons(inputs(mask=Neighbours(node, node)))
+    reasons = Sparse(max_density=0).inefficient_reasons(inputs(mask=Neighbors(node, node)))
     assert list(reasons) == ["the graph is too dense: more than 0.0% of the cells are edges"]
 
 
@@ -207,7 +207,7 @@ def test_key_and_value_may_differ_in_their_numbers_of_heads(heads, kv_heads, val
     torch.manual_seed(0)
     shapes = ((heads, 30), (kv_heads, 20), (value_heads, 20))
     tensors = [torch.randn(2, count, tokens, 4, dtype=torch.float64, requires_grad=True) for count, tokens in shapes]
-    graph = Neighbours(*torch.randint(0, 20, (2, 60)))
+    graph = Neighbors(*torch.randint(0, 20, (2, 60)))
     actual, expected = (attend(*tensors, mask=graph, kernel=kernel).output for kernel in ("sparse", "reference"))
     torch.testing.assert_close(actual, expected)
     gradients = (torch.autograd.grad(output.square().sum(), tensors) for output in (actual, expected))

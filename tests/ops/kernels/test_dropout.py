@@ -14,7 +14,7 @@ KERNELS = ["native", "blockwise", Blockwise(BlockSizes(rows=3, max_rows=3, eleme
 MASKS = {
     "none": None,
     "causal": regard.Causal(),
-    "graph": regard.Neighbours.from_edge_index(torch.randint(40, (2, 300))),
+    "graph": regard.Neighbors.from_edge_index(torch.randint(40, (2, 300))),
 }
 
 

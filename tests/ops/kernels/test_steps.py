@@ -12,7 +12,7 @@ from regard.errors import InvalidArgument, KernelNotSupported
 from regard.ops import attend, weights
 from regard.ops.indexing import SelectCells
 from regard.ops.kernels.native.pack import KINDS
-from regard.ops.masks import Causal, FlexBlockMask, Mask, MaskMod, Neighbours, Window, as_mask
+from regard.ops.masks import Causal, FlexBlockMask, Mask, MaskMod, Neighbors, Window, as_mask
 from regard.ops.measures import Entropy, KLDivergence, Mass, Measure, TransposedProduct
 from regard.ops.request import make_request
 from regard.ops.rules import Rule, builtin_classes, has_steps
@@ -26,7 +26,7 @@ QUERY, KEY = (torch.randn(BATCH, HEADS, tokens, DIM, generator=RANDOM) for token
 TABLE = torch.randn(BATCH, HEADS, QUERIES, KEYS, generator=RANDOM)
 REQUEST = make_request(QUERY, KEY)
 
-WITHOUT_STEPS = {Neighbours, MaskMod, FlexBlockMask, Bilinear, Additive}
+WITHOUT_STEPS = {Neighbors, MaskMod, FlexBlockMask, Bilinear, Additive}
 """Computed by blockwise, sparse and the reference only."""
 
 IN_CASES = (

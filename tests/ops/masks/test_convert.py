@@ -31,7 +31,7 @@ def check_mask_mod(name):
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("name", ["causal", "documents", "neighbours", "dense", "function"])
+@pytest.mark.parametrize("name", ["causal", "documents", "neighbors", "dense", "function"])
 def test_flex_attention_attends_to_the_same_cells(name):
     query = torch.randn(2, 3, 21, 16)
     key, value = torch.randn(2, 2, 3, 34, 16).unbind()

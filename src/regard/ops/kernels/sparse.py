@@ -16,7 +16,7 @@ from regard.ops.indexing import SelectCells
 from regard.ops.kernels.base import KernelInputs
 from regard.ops.kernels.blocks import BlockLocation, BlockSizes, slices
 from regard.ops.kernels.blockwise import Blockwise
-from regard.ops.masks import And, Mask, Neighbours
+from regard.ops.masks import And, Mask, Neighbors
 from regard.ops.masks.base import find_part
 from regard.ops.measures import BlockMean, KLDivergence, Measure
 from regard.ops.request import AttentionRequest
@@ -28,7 +28,7 @@ from regard.ops.tile import Tile
 
 @dataclass(frozen=True)
 class Sparse(Blockwise):
-    """Rows of neighbours in blocks of similar length, each row with its own keys.
+    """Rows of neighbors in blocks of similar length, each row with its own keys.
 
     Args:
         sizes: As of `Blockwise`, of which only `elements` counts.
@@ -36,8 +36,8 @@ class Sparse(Blockwise):
     """
 
     name = "sparse"
-    description = "sparse graphs (Neighbours): only the cells that are edges, O(edges) time and memory, exact gradients"
-    required_mask = Neighbours
+    description = "sparse graphs (Neighbors): only the cells that are edges, O(edges) time and memory, exact gradients"
+    required_mask = Neighbors
     scores = frozenset(builtin_classes(Score))
     measures = frozenset(builtin_classes(Measure)) - {BlockMean, KLDivergence, SelectCells}  # those need a rectangle
 
@@ -49,7 +49,7 @@ class Sparse(Blockwise):
             checks.number("max_density", self.max_density, low=0, high=1)
 
     def inefficient_reasons(self, inputs: KernelInputs) -> Iterator[str]:
-        graph = find_part(inputs.request.mask, Neighbours)
+        graph = find_part(inputs.request.mask, Neighbors)
         if graph is not None and graph.num_edges > self.max_density * prod(inputs.request.shape[2:]):
             yield f"the graph is too dense: more than {self.max_density:.1%} of the cells are edges"
 
@@ -96,7 +96,7 @@ class GraphBlockLocation(BlockLocation):
 
 def _graph_blocks(request: AttentionRequest, value: Tensor | None, sizes: BlockSizes) -> Iterator[BlockLocation]:
     """The blocks of a matrix whose mask is a graph, rows with few edges first."""
-    graph = find_part(request.mask, Neighbours)
+    graph = find_part(request.mask, Neighbors)
     assert graph is not None
     batch, heads, queries, _ = request.shape
     device = request.query.device
@@ -125,10 +125,10 @@ def _graph_blocks(request: AttentionRequest, value: Tensor | None, sizes: BlockS
 
 def _allowed(mask: Mask, tile: Tile, is_edge: Tensor) -> Tensor:
     """The cells of a graph's tile that the whole mask allows."""
-    if type(mask) is Neighbours:
+    if type(mask) is Neighbors:
         return is_edge
     assert isinstance(mask, And)
-    inner, other = (mask.right, mask.left) if find_part(mask.left, Neighbours) is None else (mask.left, mask.right)
+    inner, other = (mask.right, mask.left) if find_part(mask.left, Neighbors) is None else (mask.left, mask.right)
     return _allowed(inner, tile, is_edge) & other.allowed(tile)
 
 

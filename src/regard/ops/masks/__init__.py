@@ -17,7 +17,7 @@ from regard.ops.masks.convert import to_block_mask as to_block_mask
 from regard.ops.masks.convert import to_dense as to_dense
 from regard.ops.masks.convert import to_mask_mod as to_mask_mod
 from regard.ops.masks.documents import Documents as Documents
-from regard.ops.masks.neighbours import Neighbours as Neighbours
+from regard.ops.masks.neighbors import Neighbors as Neighbors
 from regard.ops.masks.padding import Padding as Padding
 from regard.ops.masks.prefix import Prefix as Prefix
 from regard.ops.masks.spans import Spans as Spans

@@ -17,7 +17,7 @@ from regard.ops import attend
 from regard.ops.kernels.base import KernelInputs
 from regard.ops.kernels.dispatch import KERNELS
 from regard.ops.kernels.triton.kernel import Triton
-from regard.ops.masks import Neighbours, Spans
+from regard.ops.masks import Neighbors, Spans
 from regard.ops.measures import BlockMean, Entropy, TopK
 from regard.ops.request import make_request
 from regard.ops.scores import Bilinear
@@ -71,7 +71,7 @@ def test_triton_is_not_imported_with_the_package():
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"mask": Neighbours(torch.tensor([0]), torch.tensor([1]))}, "it does not support the mask Neighbours"),
+        ({"mask": Neighbors(torch.tensor([0]), torch.tensor([1]))}, "it does not support the mask Neighbors"),
         ({"mask": Spans(*[torch.zeros(1, 1, 5, 20, dtype=torch.int64)] * 2)}, "masks of up to 32 steps, not 39"),
         ({"measure": TopK(17)}, "it finds up to 16 keys, not 17"),
         ({"width": 257}, "it supports head_dim and value_dim up to 256, not 257 and 257"),
@@ -93,7 +93,7 @@ def test_a_class_is_supported_if_its_steps_are():
     assert kernel.supports(regard.Sinks)
     assert kernel.supports(BlockMean)
     assert not kernel.supports(Bilinear)
-    assert not kernel.supports(Neighbours)
+    assert not kernel.supports(Neighbors)
 
 
 @has_triton

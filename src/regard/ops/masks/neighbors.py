@@ -1,4 +1,4 @@
-"""Graph mask: each query attends to its neighbours in a graph."""
+"""Graph mask: each query attends to its neighbors in a graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_NODES = 2**31
 """Node numbers stay below this, so that an edge fits into one int64."""
 
 
-class Neighbours(Mask):
+class Neighbors(Mask):
     """Graph mask: query ``query_idx[e]`` attends to key ``key_idx[e]`` for each edge e; the same in all heads.
 
     Args:
@@ -38,7 +38,7 @@ class Neighbours(Mask):
     Examples:
         >>> import regard, torch
         >>> x = torch.ones(1, 1, 3, 4)
-        >>> graph = regard.Neighbours(torch.tensor([0, 1, 2, 0]), torch.tensor([1, 2, 0, 0]))
+        >>> graph = regard.Neighbors(torch.tensor([0, 1, 2, 0]), torch.tensor([1, 2, 0, 0]))
         >>> regard.weights(x, x, mask=graph)[0, 0]
         tensor([[0.5000, 0.5000, 0.0000],
                 [0.0000, 0.0000, 1.0000],
@@ -54,7 +54,7 @@ class Neighbours(Mask):
 
     def __post_init__(self) -> None:
         checks = Checks()
-        for name, index in (("Neighbours.query_idx", self.query_idx), ("Neighbours.key_idx", self.key_idx)):
+        for name, index in (("Neighbors.query_idx", self.query_idx), ("Neighbors.key_idx", self.key_idx)):
             if not checks.tensor(name, index, "integer"):
                 continue
             if index.ndim != 1:
@@ -64,7 +64,7 @@ class Neighbours(Mask):
                 checks.fail(f"{name}: expected indices from 0 to 2**31 - 1, got {low if low < 0 else high}")
         if not checks.problems and len(self.query_idx) != len(self.key_idx):
             checks.fail(
-                f"Neighbours: expected as many queries as keys, got {len(self.query_idx)} and {len(self.key_idx)}"
+                f"Neighbors: expected as many queries as keys, got {len(self.query_idx)} and {len(self.key_idx)}"
             )
         checks.raise_problems()
         edges = torch.stack((self.query_idx.to(torch.int64), self.key_idx.to(torch.int64))).unique(dim=1)
@@ -73,7 +73,7 @@ class Neighbours(Mask):
         self.edge_codes = edges[0] * self.num_keys + edges[1]
 
     @classmethod
-    def from_edge_index(cls, edge_index: Integer[Tensor, "2 edges"]) -> Neighbours:
+    def from_edge_index(cls, edge_index: Integer[Tensor, "2 edges"]) -> Neighbors:
         """The mask of a graph in PyTorch Geometric's form, in which messages flow from source to target.
 
         Args:
@@ -87,7 +87,7 @@ class Neighbours(Mask):
         Examples:
             >>> import regard, torch
             >>> edge_index = torch.tensor([[0, 1], [2, 2]])  # 0 → 2, 1 → 2
-            >>> graph = regard.Neighbours.from_edge_index(edge_index)
+            >>> graph = regard.Neighbors.from_edge_index(edge_index)
             >>> x = torch.ones(1, 1, 3, 4)
             >>> regard.weights(x, x, mask=graph)[0, 0, 2]
             tensor([0.5000, 0.5000, 0.0000])
@@ -105,7 +105,7 @@ class Neighbours(Mask):
         return len(self.edge_codes)
 
     def __repr__(self) -> str:
-        return f"Neighbours({self.num_edges} edges)"
+        return f"Neighbors({self.num_edges} edges)"
 
     def allowed(self, tile: Tile) -> Bool[Tensor, "..."]:
         if isinstance(tile.rows, slice) and tile.row_keys is None:
@@ -128,10 +128,10 @@ class Neighbours(Mask):
         return tile.clip(int(keys.min()), int(keys.max()) + 1) if len(keys) else tile.no_keys
 
     def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
-        checks.device("Neighbours", self.edge_codes, device)
+        checks.device("Neighbors", self.edge_codes, device)
         for axis, size, needed in zip(("queries", "keys"), shape[2:], (self.num_queries, self.num_keys), strict=True):
             if needed > size:
-                checks.fail(f"Neighbours: expected indices below the number of {axis}, {size}, got {needed - 1}")
+                checks.fail(f"Neighbors: expected indices below the number of {axis}, {size}, got {needed - 1}")
 
     def edge_ranges(self, rows: Int[Tensor, " rows"]) -> tuple[Int[Tensor, " rows"], Int[Tensor, " rows"]]:
         """The first edge of each of these queries, and how many edges each has, (rows,)."""
