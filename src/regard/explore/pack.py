@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.analysis.head_scores import HEAD_SCORES, HeadScoreAccumulator
 from regard.analysis.tables import Columns
 from regard.errors import InvalidArgument, InvalidType, raise_problems, short_repr
-from regard.explore.alignment import align_sequences, counterparts
+from regard.explore.diff import align_sequences, counterparts
 from regard.explore.opening import opening_head, opening_token
 from regard.explore.page_format import (
     FORMAT_VERSION,

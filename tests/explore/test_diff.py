@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import regard
-from regard.explore.alignment import align, counterparts
+from regard.explore.diff import align, counterparts
 from regard.explore.pack import pack
 from regard.recordings.layer import Layer
 from regard.recordings.recording import Recording
