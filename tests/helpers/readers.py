@@ -62,7 +62,7 @@ def _use_tokenizer(folder: Path) -> None:
         loaded.decode(ids)
         loaded.convert_ids_to_tokens(ids[0])
         loaded.word_ids(ids[0])
-    assert min([*loaded.regular_token_ids, loaded.vocab_size]) >= 0
+    assert min([*loaded.non_special_ids, loaded.vocab_size]) >= 0
 
 
 def _write_translator(folder: Path) -> None:

@@ -155,7 +155,7 @@ def test_every_tokenizer_groups_and_names_its_tokens(tmp_path):
         (ids,) = tokenizer.encode(["the station is near"])
         assert tokenizer.decode([ids]) == ["the station is near"]
         assert sorted(set(tokenizer.word_ids(ids))) == [0, 1, 2, 3]
-        regular = tokenizer.regular_token_ids
+        regular = tokenizer.non_special_ids
         assert {*ids} <= {*regular}
         assert not {tokenizer.pad_id, tokenizer.eos_id} & {*regular}
         assert len(set(tokenizer.unique_token_names(regular))) == len(regular)

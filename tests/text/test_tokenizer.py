@@ -175,7 +175,7 @@ def test_ids_with_gaps():
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "a": 1, "b": 5}, unk_token="<unk>"))
     backend.add_special_tokens(["<unk>"])
     tokenizer = Tokenizer({"tokenizer.json": backend.to_str().encode()})
-    assert (tokenizer.vocab_size, tokenizer.regular_token_ids) == (6, [1, 5])
+    assert (tokenizer.vocab_size, tokenizer.non_special_ids) == (6, [1, 5])
     with pytest.raises(
         InvalidArgument, match="model: expected a tokenizer with at most 5 tokens as in the model, got 6"
     ):

@@ -16,7 +16,7 @@ from regard.checks import Checks
 from regard.errors import InvalidArgument, short_repr
 from regard.recordings.layer import Layer
 from regard.text.chat import chat_turns
-from regard.text.search import find_tokens
+from regard.text.token_search import find_tokens
 
 Positions = str | slice | Sequence[int]
 """Tokens: a part of the text, which is searched for; a slice of the tokens; or their positions, from 0."""

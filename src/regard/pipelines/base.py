@@ -195,7 +195,7 @@ class SelfAttentionPipeline(Pipeline[SelfAttentionT]):
             checks.integer("seed", seed, low=SEED_RANGE.start, below=SEED_RANGE.stop)
         before, after = self._special_tokens
         length = min(length, (self.model.config.max_seq_len - len(before) - len(after)) // 2)
-        ids = repeated_random_tokens(self.tokenizer.regular_token_ids, length, seed)
+        ids = repeated_random_tokens(self.tokenizer.non_special_ids, length, seed)
         return self._record([*before, *ids, *after], "random tokens, twice")
 
     def _record(self, ids: list[int], title: str) -> Recording:

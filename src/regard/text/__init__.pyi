@@ -7,11 +7,11 @@ from .readers import read_lines as read_lines
 from .readers import read_pairs as read_pairs
 from .readers import read_references as read_references
 from .readers import read_texts as read_texts
-from .search import find_tokens as find_tokens
 from .sentencepiece import MarianTokenizer as MarianTokenizer
 from .sentencepiece import SentencePieceTokenizer as SentencePieceTokenizer
 from .tagged import TaggedSentence as TaggedSentence
 from .tagged import read_tagged_sentences as read_tagged_sentences
+from .token_search import find_tokens as find_tokens
 from .tokenizer import Tokenizer as Tokenizer
 from .tokenizer import load_tokenizer as load_tokenizer
 from .tokenizer import train_bpe as train_bpe

@@ -48,7 +48,7 @@ class BaseTokenizer(ABC):
 
     @property
     @abstractmethod
-    def regular_token_ids(self) -> list[int]:
+    def non_special_ids(self) -> list[int]:
         """The ids of all tokens that are not special."""
 
     @property

@@ -43,7 +43,7 @@ class SentencePieceTokenizer(BaseTokenizer):
         return self._model.get_piece_size()
 
     @property
-    def regular_token_ids(self) -> list[int]:
+    def non_special_ids(self) -> list[int]:
         special = self._model.is_control, self._model.is_unknown, self._model.is_unused
         return [index for index in range(self.vocab_size) if not any(test(index) for test in special)]
 
@@ -96,7 +96,7 @@ class MarianTokenizer(BaseTokenizer):
         return max(self._tokens) + 1
 
     @property
-    def regular_token_ids(self) -> list[int]:
+    def non_special_ids(self) -> list[int]:
         return sorted(self._tokens.keys() - self._special_ids)
 
     def encode(

@@ -92,7 +92,7 @@ class Tokenizer(BaseTokenizer):
         return self._vocab_size
 
     @property
-    def regular_token_ids(self) -> list[int]:
+    def non_special_ids(self) -> list[int]:
         added = self._backend.get_added_tokens_decoder()
         return sorted(index for index in self._backend.get_vocab().values() if index not in added)
 

@@ -7,7 +7,7 @@ import pytest
 import sentencepiece
 
 from helpers.sentencepiece_models import ENGLISH, train
-from regard.text.search import find_tokens
+from regard.text.token_search import find_tokens
 from regard.text.tokenizer import load_tokenizer, train_bpe, train_translation_bpe
 
 TOKENS = ["▁The", "▁ti", "red", "▁cat", "▁was", "▁tired", ".", "</s>"]
