@@ -24,7 +24,7 @@ KINDS = {".ckpt": "torch", ".csv": "table", ".json": "json", ".yaml": "yaml", ".
 def stopped(keys: dict[str, Any], tmp_path: Path) -> tuple[Path, dict[str, Any]]:
     """A run of 6 steps, of which there is a copy."""
     keys["checkpoint"] = {"every_n_steps": 3, "average_last": 2, "snapshot_every_n_steps": 3}
-    keys["validation"] = {"every_n_steps": 3, "monitor": "loss"}
+    keys["validation"] = {"every_n_steps": 3, "monitor": "valid_loss"}
     train(make_recipe(keys, "--trainer.max_steps=6"))
     return Path(shutil.copytree(keys["output_dir"], tmp_path / "stopped")), keys
 

@@ -60,7 +60,7 @@ def recipes(tmp_path: Path) -> dict[str, dict[str, Any]]:
         "optimizer": {"learning_rate": 0.01, "warmup_steps": 5, "lr_schedule": "cosine"},
         "loss": {"label_smoothing": 0},
         "trainer": {"max_steps": 60, "log_every_n_steps": 10, "accelerator": "cpu"},
-        "validation": {"every_n_steps": 20, "monitor": "loss"},
+        "validation": {"every_n_steps": 20, "monitor": "valid_loss"},
         "checkpoint": {"every_n_steps": 20},
     }
     folder = {"folder": str(tmp_path)}
@@ -316,7 +316,7 @@ def test_positions_are_chosen_by_one_key(recipes, task, positions):
         ),
         ("causal_lm", "--data.block_size=65", "data.block_size: expected at most model.max_seq_len=64, got 65"),
         ("causal_lm", "--data.valid=text.txt", "data.valid_fraction: expected 0 with data.valid, got 0.2"),
-        ("causal_lm", "--validation.monitor=bleu", "validation.monitor: expected one of loss, perplexity, bits_"),
+        ("causal_lm", "--validation.monitor=bleu", "validation.monitor: expected one of valid_loss, perplexity"),
         ("causal_lm", "--model.gated=maybe", "model.gated: expected True or False, got 'maybe'"),
         ("causal_lm", "--model.architecture=[gpt]", r"model.architecture: expected one of gpt, llama, got \['gpt'\]"),
         (

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from helpers.full_disk import full_disk
 from helpers.training_runs import bytes_of, make_recipe, rows
 from regard.data import token_dataset
-from regard.data.pairs import encoder_batch
+from regard.data.pairs import collate_sources
 from regard.errors import InvalidFile, InvalidRecipe
 from regard.generation import greedy
 from regard.models import load_model
@@ -62,7 +62,7 @@ def test_a_training_learns_and_writes_all_its_files(
     assert list((run / "tensorboard").glob("events.*"))
     for name in ("last", "best", "averaged"):
         model, tokenizer = load_model(run / name), Tokenizer.load(run / name)
-        actual = greedy(model, *encoder_batch(tokenizer.encode(["one red dogs."])))
+        actual = greedy(model, *collate_sources(tokenizer.encode(["one red dogs."])))
         assert set(tokenizer.decode([actual[0].tokens])[0].strip(".").split()) <= set(words.values())
     assert logging.getLogger("regard.training").handlers == []
 

@@ -126,7 +126,7 @@ class Recipe(Section, ABC):
             checks.error = InvalidRecipe
             recipe.check(checks)
             names = [metric.name for metric in recipe.metrics]
-            for name in (recipe.monitored, *recipe.loss_weights):
+            for name in (recipe.validation.monitor, *recipe.loss_weights):
                 checks.that(name in names, f"{recipe_type.__name__}.metrics: expected {name} among them, got {names}")
             reason = recipe.export_class()[1]
             if reason and recipe.checkpoint.format == "transformers" and not checks.problems:
@@ -159,14 +159,10 @@ class Recipe(Section, ABC):
         return {}
 
     @property
-    def monitored(self) -> str:
-        """The name of the metric that selects the best weights."""
-        return "valid_loss" if self.validation.monitor == "loss" else self.validation.monitor
-
-    @property
     def monitor(self) -> tuple[str, Literal["min", "max"]]:
         """The metric that selects the best weights, and whether lower or higher is better."""
-        return self.monitored, next(metric.best for metric in self.metrics if metric.name == self.monitored)
+        name = self.validation.monitor
+        return name, next(metric.best for metric in self.metrics if metric.name == name)
 
     @property
     def placeholder_config(self) -> Any:

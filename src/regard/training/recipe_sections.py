@@ -160,7 +160,7 @@ class ValidationConfig(Section):
 
     every_n_steps: Count = 1000
     """Steps between validations; the last step is always validated."""
-    monitor: str = "loss"
+    monitor: str = "valid_loss"
     """Metric that selects the best weights."""
     patience: Count | None = None
     """Stop after this many validations without improvement. Default: never."""

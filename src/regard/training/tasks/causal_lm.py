@@ -65,7 +65,7 @@ class TextDataConfig(DataConfig):
 class CausalLMValidationConfig(ValidationConfig):
     """Validation during training."""
 
-    monitor: Literal["loss", "perplexity", "bits_per_character"] = "loss"
+    monitor: Literal["valid_loss", "perplexity", "bits_per_character"] = "valid_loss"
     """Metric that selects the best weights."""
 
 

@@ -32,7 +32,7 @@ class LabeledDataConfig(BertDataConfig):
 class ClassificationValidationConfig(ValidationConfig):
     """Validation during training."""
 
-    monitor: Literal["loss", "accuracy", "f1"] = "accuracy"
+    monitor: Literal["valid_loss", "accuracy", "f1"] = "accuracy"
     """Metric that selects the best weights; f1 is the mean over classes."""
 
 

@@ -36,7 +36,7 @@ class MaskedDataConfig(BertDataConfig):
 class MaskedLMValidationConfig(ValidationConfig):
     """Validation during training."""
 
-    monitor: Literal["loss", "perplexity", "accuracy"] = "loss"
+    monitor: Literal["valid_loss", "perplexity", "accuracy"] = "valid_loss"
     """Metric that selects the best weights."""
 
 

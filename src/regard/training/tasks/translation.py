@@ -13,7 +13,7 @@ from torch import Tensor, distributed
 
 from regard.checks import Checks
 from regard.data.batching import ResumableLoader, padding_fraction
-from regard.data.pairs import PairBatch, PairDataset, encoder_batch, pair_loader, tokenize_pairs
+from regard.data.pairs import PairBatch, PairDataset, collate_sources, pair_loader, tokenize_pairs
 from regard.errors import InvalidFile, short_repr
 from regard.generation.greedy import greedy
 from regard.metrics.translation import corpus_scores
@@ -79,7 +79,7 @@ class TranslationValidationConfig(ValidationConfig):
 
     bleu_sentences: Annotated[int, Field(ge=0)] = 500
     """Number of different source sentences that are translated greedily for BLEU and chrF; 0 for none."""
-    monitor: Literal["bleu", "chrf", "loss"] = "bleu"
+    monitor: Literal["bleu", "chrf", "valid_loss"] = "bleu"
     """Metric that selects the best weights."""
 
 
@@ -125,9 +125,9 @@ class TranslationRecipe(Recipe):
         for name, loss in self.attention_loss.enabled.items():
             loss.check(checks, f"attention_loss.{name}", *config.num_layers_and_heads(loss.kind))
         monitor = self.validation.monitor
-        if monitor != "loss" and not self.validation.bleu_sentences:
+        if monitor != "valid_loss" and not self.validation.bleu_sentences:
             expected = f"expected at least 1 for the monitor {short_repr(monitor)}"
-            checks.fail(f"validation.bleu_sentences: {expected}, got 0; or monitor 'loss'")
+            checks.fail(f"validation.bleu_sentences: {expected}, got 0; or monitor 'valid_loss'")
 
 
 class TranslationTask(Task):
@@ -227,7 +227,7 @@ class TranslationTask(Task):
         batches = [order[start : start + BLEU_BATCH_SIZE] for start in range(0, len(order), BLEU_BATCH_SIZE)]
         tokens: dict[int, list[int]] = {}
         for indices in batches[rank::world_size]:
-            input_ids, lengths = encoder_batch([ids[index] for index in indices])
+            input_ids, lengths = collate_sources([ids[index] for index in indices])
             hypotheses = greedy(model, input_ids.to(device), lengths.to(device))
             tokens |= {index: hypothesis.tokens for index, hypothesis in zip(indices, hypotheses, strict=True)}
         if world_size > 1:
