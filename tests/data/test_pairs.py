@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from regard.data.pairs import encoder_batch, pair_loader, tokenize_pairs
+from regard.data.pairs import collate_sources, pair_loader, tokenize_pairs
 from regard.errors import InvalidFile
 from regard.text.tokenizer import EOS_ID, Tokenizer, train_bpe, train_translation_bpe
 
@@ -84,7 +84,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, tokenizer: Toke
 
 
 def test_sources_end_with_eos() -> None:
-    input_ids, lengths = encoder_batch([[5, 6, 7], [], [8]])
+    input_ids, lengths = collate_sources([[5, 6, 7], [], [8]])
     assert input_ids.tolist() == [[5, 6, 7, 2], [2, 0, 0, 0], [8, 2, 0, 0]]
     assert lengths.tolist() == [4, 1, 2]
 

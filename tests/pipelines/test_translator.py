@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from regard.data.pairs import encoder_batch
+from regard.data.pairs import collate_sources
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidType
 from regard.generation import Hypothesis, SamplingParams, beam_search
 from regard.models import save_model
@@ -32,7 +32,7 @@ def test_each_line_gets_what_it_gets_alone_in_its_place(translator, tokenizer):
     actual = translator.translate(lines, beam=3, nbest=2, length_penalty=0.5)
     assert actual[1] == actual[4] == [Translation("", 0.0, ())]
     for number in (0, 2, 3, 5):
-        src, lengths = encoder_batch(tokenizer.encode([lines[number]]))
+        src, lengths = collate_sources(tokenizer.encode([lines[number]]))
         expected = beam_search(translator.model, src, lengths, beam=3, nbest=2, length_penalty=0.5)[0]
         assert [each.text for each in actual[number]] == tokenizer.decode([each.tokens for each in expected])
         for translation, hypothesis in zip(actual[number], expected, strict=True):

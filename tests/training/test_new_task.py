@@ -65,7 +65,7 @@ def test_a_resumed_run_must_not_change_a_new_section():
 class ForgetfulValidationConfig(ValidationConfig):
     """Validation."""
 
-    monitor: Literal["loss", "speed"] = "loss"
+    monitor: Literal["valid_loss", "speed"] = "valid_loss"
     """What selects the best weights."""
 
 

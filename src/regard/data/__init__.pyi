@@ -11,7 +11,7 @@ from .masking import mask_tokens as mask_tokens
 from .masking import masked_lm_loader as masked_lm_loader
 from .pairs import PairBatch as PairBatch
 from .pairs import PairDataset as PairDataset
-from .pairs import encoder_batch as encoder_batch
+from .pairs import collate_sources as collate_sources
 from .pairs import pair_loader as pair_loader
 from .pairs import tokenize_pairs as tokenize_pairs
 from .tags import TaggedDataset as TaggedDataset

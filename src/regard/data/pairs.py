@@ -164,7 +164,7 @@ def collate_pairs(dataset: PairDataset, indices: BatchIndices) -> PairBatch:
     return PairBatch(input_ids, lengths, decoder_input_ids, labels, num_targets, alignment)
 
 
-def encoder_batch(
+def collate_sources(
     sequences: Sequence[Sequence[int]], *, eos_id: int = EOS_ID, pad_id: int = PAD_ID
 ) -> tuple[Tensor, Tensor]:
     """Append EOS to token ids of sources and pad them on the right: (batch, source) and the lengths (batch,), int64.
@@ -173,7 +173,7 @@ def encoder_batch(
         InvalidArgument: If there are no sequences.
 
     Examples:
-        >>> encoder_batch([[5, 6], [8]])
+        >>> collate_sources([[5, 6], [8]])
         (tensor([[5, 6, 2],
                 [8, 2, 0]]), tensor([3, 2]))
     """

@@ -23,11 +23,11 @@ ARCHITECTURES: Mapping[str, tuple[type[Any], type[Any]]] = MappingProxyType(
 Model = EncoderDecoder | Bert | GPT
 
 
-def kind_of(model: type[Any]) -> str:
-    """What messages call a model of a class.
+def model_noun(model: type[Any]) -> str:
+    """What messages call a model of a class, with its article.
 
     Examples:
-        >>> kind_of(Transformer)
+        >>> model_noun(Transformer)
         'an encoder-decoder'
     """
     kinds = {RNNSearch: "an RNNsearch", EncoderDecoder: "an encoder-decoder", GPT: "a GPT", Bert: "a BERT"}

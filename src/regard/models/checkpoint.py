@@ -28,7 +28,7 @@ from regard.errors import (
 )
 from regard.files import as_path, atomic_folder
 from regard.input_files import exists, read_json
-from regard.models.architectures import ARCHITECTURES, Model, kind_of, model_for, model_from_config
+from regard.models.architectures import ARCHITECTURES, Model, model_for, model_from_config, model_noun
 from regard.models.huggingface import CONVERTERS, CheckpointConverter
 from regard.models.huggingface.bert import MODULES_FILE, POOLING_FILE, SENTENCE_FILE
 from regard.models.huggingface.converter import GENERATION_FILE, as_tuple
@@ -228,7 +228,7 @@ def _read_config(
         config = _native_config(path, values)
     model_type = model_for(type(config))
     if expected is not None and not issubclass(model_type, expected):
-        raise InvalidCheckpoint(f"folder: expected {kind_of(expected)}, got {kind_of(model_type)} in {folder}")
+        raise InvalidCheckpoint(f"folder: expected {model_noun(expected)}, got {model_noun(model_type)} in {folder}")
     return config, converter, weights
 
 

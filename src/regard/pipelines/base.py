@@ -17,7 +17,7 @@ from regard.data.batching import pad_batch
 from regard.errors import InvalidArgument, short_repr
 from regard.generation.sampling import SEED_RANGE
 from regard.models import GPT, Bert
-from regard.models.architectures import kind_of
+from regard.models.architectures import model_noun
 from regard.models.checkpoint import load_model
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.pipelines.batching import batches_by_length
@@ -55,7 +55,9 @@ class Pipeline(ABC, Generic[ModelT]):
     def __init__(self, model: ModelT, tokenizer: BaseTokenizer, name: str = "model") -> None:
         with Checks() as checks:
             if not isinstance(model, self.model_type):
-                checks.fail_type(f"model: expected {kind_of(self.model_type)} of this library, got {describe(model)}")
+                checks.fail_type(
+                    f"model: expected {model_noun(self.model_type)} of this library, got {describe(model)}"
+                )
             if not isinstance(tokenizer, BaseTokenizer):
                 checks.fail_type(f"tokenizer: expected a tokenizer of this library, got {describe(tokenizer)}")
         config = model.config

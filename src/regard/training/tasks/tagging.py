@@ -33,7 +33,7 @@ class TaggedDataConfig(BertDataConfig):
 class TaggingValidationConfig(ValidationConfig):
     """Validation during training."""
 
-    monitor: Literal["loss", "accuracy", "precision", "recall", "f1"] = "f1"
+    monitor: Literal["valid_loss", "accuracy", "precision", "recall", "f1"] = "f1"
     """Metric that selects the best weights; precision, recall and f1 are those of spans, accuracy that of tags."""
 
 
