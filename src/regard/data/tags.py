@@ -90,37 +90,37 @@ def tokenize_tagged(
     with Checks() as checks:
         num_special = len(tokenizer.encode([""], add_special_tokens=True)[0])
         checks.integer("max_length", max_length, low=num_special + 1)
-    indices = {tag: index for index, tag in enumerate(tags)}
-
-    def tokenize(counts: Counter[str]) -> Iterator[Columns]:
-        for sentences in chunked(read_tagged_sentences(files)):
-            encoded = tokenizer.encode_words([sentence.words for sentence in sentences])
-            truncated = truncate([ids for ids, _ in encoded], max_length, tokenizer)
-            rows: list[list[int]] = []
-            targets: list[list[int]] = []
-            for sentence, (ids, firsts), kept in zip(sentences, encoded, truncated, strict=True):
-                end = len(ids) if len(ids) <= max_length else max_length - 1  # the last token is special
-                row = [IGNORE_INDEX] * len(kept)
-                for first, tag in zip(firsts, sentence.tags, strict=True):
-                    if tag not in indices:
-                        raise InvalidFile(
-                            f"{sentence.where}: expected tags of {', '.join(tags)}, got {short_repr(tag)}"
-                        )
-                    if 0 <= first < end:
-                        row[first] = indices[tag]
-                if all(index == IGNORE_INDEX for index in row):
-                    counts["num_empty"] += 1
-                    continue
-                counts["num_truncated"] += len(ids) > max_length
-                rows.append(kept)
-                targets.append(row)
-            yield rows, targets
-
-    key = f"tags\n{max_length}\n{tags}\n{tokenizer.fingerprint}\n{(hashes or FileHashes())(files)}"
-    (texts, labels), counts = tokenize_once(cache, key, ["texts", "tags"], tokenize)
+    options = {"tokenizer": tokenizer, "max_length": max_length, "tags": tags}
+    (texts, labels), counts = tokenize_once(cache, ["texts", "tags"], _tokenize, files, hashes=hashes, **options)
     if not len(texts):
         raise InvalidFile(f"{' and '.join(map(str, files))}: expected at least one sentence, got none")
     return TaggedDataset(texts, labels, counts["num_truncated"], counts["num_empty"])
+
+
+def _tokenize(
+    files: Sequence[str | Path], counts: Counter[str], *, tokenizer: Any, max_length: int, tags: Sequence[str]
+) -> Iterator[Columns]:
+    indices = {tag: index for index, tag in enumerate(tags)}
+    for sentences in chunked(read_tagged_sentences(files)):
+        encoded = tokenizer.encode_words([sentence.words for sentence in sentences])
+        truncated = truncate([ids for ids, _ in encoded], max_length, tokenizer)
+        rows: list[list[int]] = []
+        targets: list[list[int]] = []
+        for sentence, (ids, firsts), kept in zip(sentences, encoded, truncated, strict=True):
+            end = len(ids) if len(ids) <= max_length else max_length - 1  # the last token is special
+            row = [IGNORE_INDEX] * len(kept)
+            for first, tag in zip(firsts, sentence.tags, strict=True):
+                if tag not in indices:
+                    raise InvalidFile(f"{sentence.where}: expected tags of {', '.join(tags)}, got {short_repr(tag)}")
+                if 0 <= first < end:
+                    row[first] = indices[tag]
+            if all(index == IGNORE_INDEX for index in row):
+                counts["num_empty"] += 1
+                continue
+            counts["num_truncated"] += len(ids) > max_length
+            rows.append(kept)
+            targets.append(row)
+        yield rows, targets
 
 
 def tag_loader(dataset: TaggedDataset, batch_size: int, pad_id: int, **options: Any) -> ResumableLoader:
