@@ -168,7 +168,7 @@ def test_ctrl_c_outside_the_training_is_130(regard, recipe, monkeypatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(importlib.import_module("regard.training.trainer"), "train", interrupted)
+    monkeypatch.setattr(importlib.import_module("regard.training.loop"), "train", interrupted)
     assert regard("train", recipe).code == 130
 
 

@@ -27,8 +27,8 @@ from regard.pipelines.confidence import ConfidenceModel
 from regard.text import load_tokenizer, read_alignments, read_labeled_texts, read_lines, read_pairs, read_texts
 from regard.text.tokenizer import train_bpe, train_translation_bpe
 from regard.training import load_recipe
-from regard.training.checkpoint_io import AtomicCheckpointIO, saved_step
-from regard.training.csv_logger import ResumableCSVLogger
+from regard.training.metrics_file import MetricsFile
+from regard.training.state_file import load_state, save_state, saved_step
 from regard.watching import TransformersModel
 
 TEXT = "the cat sat on the mat"
@@ -172,26 +172,25 @@ def _write_recipe(folder: Path) -> None:
 def _write_state(folder: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     state = {
-        "global_step": 7,
-        "epoch": 0,
-        "state_dict": {"weight": torch.randn(5, 4, generator=generator), "bias": torch.zeros(4)},
-        "loops": {"fit_loop": {"state_dict": {"combined_loader": [{"epoch": 0, "position": 7}]}}},
-        "optimizer_states": [{"state": {0: {"exp_avg": torch.zeros(4)}}, "param_groups": [{"lr": 0.1, "params": [0]}]}],
-        "lr_schedulers": [{"last_epoch": 7, "base_lrs": [0.1]}],
-        "sums": torch.zeros(1, 2),
+        "step": 7,
+        "model": {"weight": torch.randn(5, 4, generator=generator), "bias": torch.zeros(4)},
+        "optimizer": {"state": {0: {"exp_avg": torch.zeros(4)}}, "param_groups": [{"lr": 0.1, "params": [0]}]},
+        "loader": {"epoch": 0, "position": 7},
+        "losses": torch.zeros(1, 2),
         "random": torch.zeros(1, 99, dtype=torch.uint8),
         "best": 1.5,
+        "num_worse": 0,
     }
-    AtomicCheckpointIO().save_checkpoint(state, folder / "state.ckpt")
+    save_state(folder / "state.ckpt", state)
 
 
 def _read_state(folder: Path) -> None:
     """A state that is accepted is the one that was written."""
     assert saved_step(folder / "state.ckpt") == 7
-    state = AtomicCheckpointIO().load_checkpoint(folder / "state.ckpt")
+    state = load_state(folder / "state.ckpt")
     generator = torch.Generator().manual_seed(0)
-    assert torch.equal(state["state_dict"]["weight"], torch.randn(5, 4, generator=generator))
-    assert state["loops"]["fit_loop"]["state_dict"]["combined_loader"] == [{"epoch": 0, "position": 7}]
+    assert torch.equal(state["model"]["weight"], torch.randn(5, 4, generator=generator))
+    assert state["loader"] == {"epoch": 0, "position": 7}
 
 
 def _write_metrics(folder: Path) -> None:
@@ -299,7 +298,7 @@ READERS: dict[str, Reader] = {
     "metrics": Reader(
         _write_metrics,
         {"metrics.csv": "table"},
-        lambda folder: ResumableCSVLogger(folder, ["valid_loss", "bleu", "chrf"]).discard_after(15),
+        lambda folder: MetricsFile(folder, ["valid_loss", "bleu", "chrf"]).discard_after(15),
     ),
     "cache": Reader(
         _write_cache,

@@ -21,12 +21,15 @@ def train_file(recipe: str, resume: bool = False) -> None:
 
 def train_rank(recipe: str, resume: bool = False) -> None:
     """Train as one of several processes, and save the weights of each."""
-    from regard.training.module import TaskModule
+    from regard.training import loop
 
-    def on_train_end(self: TaskModule) -> None:
-        torch.save(self.model.state_dict(), f"{self.recipe.output_dir}/rank{self.global_rank}.pt")
+    fit = loop._Run.fit
 
-    TaskModule.on_train_end = on_train_end
+    def fit_and_save(run: Any) -> None:
+        fit(run)
+        torch.save(run.model.state_dict(), f"{run.recipe.output_dir}/rank{run.fabric.global_rank}.pt")
+
+    loop._Run.fit = fit_and_save
     train_file(recipe, resume)
 
 

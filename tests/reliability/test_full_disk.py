@@ -30,9 +30,9 @@ from regard.models import GPT, GPTConfig, save_model
 from regard.pipelines import Translator
 from regard.pipelines.confidence import ConfidenceModel
 from regard.text.tokenizer import train_translation_bpe
-from regard.training.checkpoint_io import AtomicCheckpointIO
-from regard.training.csv_logger import METRICS_FILE, ResumableCSVLogger
-from regard.training.trainer import logging_to
+from regard.training.metrics_file import METRICS_FILE, MetricsFile
+from regard.training.run_log import logging_to
+from regard.training.state_file import save_state
 
 LARGE = {"name": [f"row {number}" for number in range(5000)], "number": [*range(5000)]}
 
@@ -67,14 +67,14 @@ def save_confidence(path: Path) -> None:
 
 
 def log_metrics(path: Path) -> None:
-    logger = ResumableCSVLogger(path.parent, ["bleu"])
+    logger = MetricsFile(path.parent, ["bleu"])
     for step in range(200):
-        logger.log_metrics({"loss": 1.0}, step)
+        logger.append(step, {"loss": 1.0})
 
 
 def discard_metrics(path: Path) -> None:
     """Rewrite the rows."""
-    logger = ResumableCSVLogger(path.parent, [f"metric {number}" for number in range(2000)])
+    logger = MetricsFile(path.parent, [f"metric {number}" for number in range(2000)])
     logger.discard_after(10**9)
 
 
@@ -92,7 +92,7 @@ FILES: dict[str, Callable[[Path], object]] = {
     "heads.png": save_scores,
     "heads.pdf": save_scores,
     "out.txt": save_output,
-    "state.ckpt": lambda path: AtomicCheckpointIO().save_checkpoint({"a": torch.zeros(10**5)}, path),
+    "state.ckpt": lambda path: save_state(path, {"a": torch.zeros(10**5)}),
     "confidence.json": save_confidence,
 }
 FOLDERS: dict[str, Callable[[Path], object]] = {

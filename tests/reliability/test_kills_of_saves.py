@@ -23,7 +23,7 @@ from regard.analysis import save_table
 from regard.explore import write_html
 from regard.models import GPT, GPTConfig, load_model, save_model
 from regard.text.tokenizer import Tokenizer, train_translation_bpe
-from regard.training.checkpoint_io import AtomicCheckpointIO
+from regard.training import state_file
 
 ROWS = 20_000
 CONFIG = GPTConfig(400, d_model=64, num_heads=2, num_layers=2, d_ff=256, max_seq_len=64)
@@ -61,7 +61,7 @@ def version_of_recording(path: Path) -> int:
 
 
 def version_of_state(path: Path) -> int:
-    state = AtomicCheckpointIO().load_checkpoint(path)
+    state = state_file.load_state(path)
     assert torch.equal(state["weights"], torch.full((10**5,), float(state["version"])))
     return state["version"]
 
@@ -72,7 +72,7 @@ def version_of_text(path: Path) -> int:
 
 
 def save_state(path: Path, version: int) -> None:
-    AtomicCheckpointIO().save_checkpoint({"weights": torch.full((10**5,), float(version)), "version": version}, path)
+    state_file.save_state(path, {"weights": torch.full((10**5,), float(version)), "version": version})
 
 
 def save_rows(path: Path, version: int) -> None:

@@ -41,14 +41,21 @@ def check_warnings(errors: str) -> None:
     assert "Warning" not in errors.replace("FutureWarning", ""), errors
 
 
-def train_ranks(folder: Path, keys: dict[str, Any], *, resume: bool = False) -> None:
-    """Train in two processes, as torchrun starts them."""
+def train_ranks(folder: Path, keys: dict[str, Any], *, resume: bool = False, machines: int = 1) -> None:
+    """Train in two processes, as torchrun starts them on one machine or two."""
     (folder / "recipe.yaml").write_text(yaml.safe_dump(keys))
     store = torch.distributed.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    shared = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    shared |= {"GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": folder.name, "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    shared = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port), "WORLD_SIZE": "2"}
+    shared |= {
+        "LOCAL_WORLD_SIZE": str(2 // machines),
+        "TORCHELASTIC_RUN_ID": folder.name,
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
     errors = [folder / f"errors{rank}.txt" for rank in range(2)]
-    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
+    ranks = [
+        {"RANK": str(rank), "LOCAL_RANK": str(rank // machines), "GROUP_RANK": str(rank * (machines - 1))}
+        for rank in range(2)
+    ]
     processes = [
         start(train_rank, str(folder / "recipe.yaml"), resume, errors=path, **shared, **rank)
         for path, rank in zip(errors, ranks, strict=True)
@@ -116,6 +123,14 @@ def test_processes_resume_bit_for_bit_each_with_its_own_dropout(tmp_path: Path, 
     assert [row for row in found_rows if row[0] != "16"] == [  # where it ended at first, and so was validated
         [row[name] for name in columns] for row in rows(tmp_path / "whole")
     ]
+
+
+def test_two_machines_are_found_without_a_key(tmp_path: Path, keys: dict[str, Any]) -> None:
+    keys["trainer"]["max_steps"] = 10
+    for machines in (1, 2):
+        train_ranks(tmp_path, {**keys, "output_dir": str(tmp_path / f"on {machines}")}, machines=machines)
+    one, two = (load_file(tmp_path / f"on {machines}" / "last" / "model.safetensors") for machines in (1, 2))
+    assert all(torch.equal(one[name], two[name]) for name in one)
 
 
 def test_a_validation_set_of_one_batch_is_shared(tmp_path: Path, keys: dict[str, Any]) -> None:

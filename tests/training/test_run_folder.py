@@ -18,9 +18,8 @@ from helpers.full_disk import full_disk
 from helpers.training_processes import train_and_kill
 from helpers.training_runs import bytes_of, make_recipe, rows
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidRecipe
-from regard.training import load_recipe, train
-from regard.training.callbacks import checkpoints
-from regard.training.checkpoint_io import AtomicCheckpointIO, saved_step
+from regard.training import load_recipe, saving, train
+from regard.training.state_file import save_state, saved_step
 
 
 def test_existing_files_of_a_run_folder_are_respected(tmp_path: Path, keys: dict[str, Any]) -> None:
@@ -45,23 +44,21 @@ def test_existing_files_of_a_run_folder_are_respected(tmp_path: Path, keys: dict
     path.write_bytes(b"torn")
     with pytest.raises(InvalidCheckpoint, match=rf"{run}/state.ckpt: expected a training state, got a damaged file"):
         train(recipe, resume=True)
-    AtomicCheckpointIO().save_checkpoint({"weights": torch.zeros(3)}, path)
+    save_state(path, {"weights": torch.zeros(3)})
     with pytest.raises(
         InvalidCheckpoint,
-        match=rf"{run}/state.ckpt: expected a training state, got a file without global_step, state_dict, loops",
+        match=rf"{run}/state.ckpt: expected a training state, got a file without step, model, optimizer",
     ):
         train(recipe, resume=True)
-    AtomicCheckpointIO().save_checkpoint([1], path)
+    save_state(path, [1])
     with pytest.raises(InvalidCheckpoint, match=rf"{run}/state.ckpt: expected a training state, got a file without"):
         train(recipe, resume=True)
-    weights = {**state["state_dict"], "model.src_embedding.weight": torch.zeros(3, 4)}
-    torch.save({**state, "state_dict": weights}, path)
+    weights = {**state["model"], "src_embedding.weight": torch.zeros(3, 4)}
+    torch.save({**state, "model": weights}, path)
     with pytest.raises(InvalidCheckpoint, match="its checksum does not match its content; restore it, or choose"):
         train(recipe, resume=True)
-    AtomicCheckpointIO().save_checkpoint({**state, "state_dict": weights}, path)
-    message = (
-        r"state of this model, got another: .*\s+size mismatch for model\.src_embedding\.weight: .*\[3, 4\].*, 16\]"
-    )
+    save_state(path, {**state, "model": weights})
+    message = r"state of this model, got another: .*\s+size mismatch for src_embedding\.weight: .*\[3, 4\].*, 16\]"
     with pytest.raises(InvalidCheckpoint, match=message):
         train(recipe, resume=True)
 
@@ -128,7 +125,7 @@ def test_a_run_killed_between_its_first_model_and_its_first_state_is_resumed(
         raise RuntimeError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("lightning.Trainer.save_checkpoint", fail)
+        patch.setattr(saving, "save_state", fail)
         with pytest.raises(RuntimeError, match="killed"):
             train(recipe)
     assert (tmp_path / "run" / "best").is_dir()
@@ -148,11 +145,11 @@ def leftovers(folder: Path) -> list[Path]:
 @pytest.mark.parametrize(
     "moment",
     [
-        "regard.training.trainer:_build_trainer",
+        "regard.training.loop:make_fabric",
         "regard.data.token_dataset:_hash_file",
         "regard.training.tasks.translation:TranslationTask.train_tokenizer",
         "regard.data.token_dataset:_write",
-        "regard.training.callbacks.checkpoints:Checkpoints.on_train_start",
+        "regard.training.saving:Saver.start",
     ],
 )
 def test_a_run_killed_before_its_first_step_is_started_again_or_resumed(
@@ -172,7 +169,7 @@ def test_a_run_killed_after_its_last_state_gets_its_last_model_when_it_is_resume
     tmp_path: Path, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe, run = make_recipe(keys), tmp_path / "run"
-    save = checkpoints.save_model
+    save = saving.save_model
 
     def killed(folder: Path, *arguments: object, **options: object) -> None:
         if folder.name == "last" and saved_step(run / "state.ckpt") == 30:
@@ -180,7 +177,7 @@ def test_a_run_killed_after_its_last_state_gets_its_last_model_when_it_is_resume
         save(folder, *arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "save_model", killed)
+        patch.setattr(saving, "save_model", killed)
         with pytest.raises(RuntimeError, match="killed"):
             train(recipe)
     assert train(recipe, resume=True).step == 30

@@ -28,7 +28,7 @@ with _needs_extra():
     from regard.training.recipe_file import apply_overrides, load_recipe
 
 if TYPE_CHECKING:
-    from regard.training.trainer import TrainResult, train
+    from regard.training.loop import TrainResult, train
 
 __all__ = ["Recipe", "TrainResult", "apply_overrides", "load_recipe", "train"]
 
@@ -36,5 +36,5 @@ __all__ = ["Recipe", "TrainResult", "apply_overrides", "load_recipe", "train"]
 def __getattr__(name: str) -> object:
     if name in ("TrainResult", "train"):
         with _needs_extra():
-            return getattr(importlib.import_module("regard.training.trainer"), name)
+            return getattr(importlib.import_module("regard.training.loop"), name)
     raise AttributeError(f"module 'regard.training' has no attribute '{name}'")

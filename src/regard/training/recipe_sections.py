@@ -147,8 +147,8 @@ class TrainerConfig(Section):
     """Kind of device."""
     devices: Annotated[Count | Literal["auto"], pydantic.WrapValidator(_count_or_auto)] = "auto"
     """Number of devices; auto: all GPUs, one CPU, or the processes that torchrun started."""
-    num_nodes: Count = 1
-    """Number of machines."""
+    num_nodes: Annotated[Count | Literal["auto"], pydantic.WrapValidator(_count_or_auto)] = "auto"
+    """Number of machines; auto: those of torchrun or Slurm, else one."""
     num_workers: Annotated[int, Field(ge=0)] = 0
     """Processes that prepare the batches of each training process; 0: the training process does."""
     log_every_n_steps: Count = 50

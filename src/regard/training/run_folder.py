@@ -12,9 +12,9 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from regard.errors import InvalidArgument, InvalidFile
 from regard.files import remove_leftovers
-from regard.training.checkpoint_io import STATE_FILE
-from regard.training.csv_logger import METRICS_FILE
+from regard.training.metrics_file import METRICS_FILE
 from regard.training.recipe_file import RECIPE_FILE, is_copy
+from regard.training.state_file import STATE_FILE
 
 LOCK_FILE = ".lock"
 MODELS = ("last", "best", "averaged")

@@ -11,8 +11,8 @@ import pytest
 from helpers.training_runs import make_recipe, write_corpus
 from regard.data import token_dataset
 from regard.text import readers
-from regard.training.datamodule import TaskDataModule
 from regard.training.recipe_file import write_recipe
+from regard.training.run_data import load_data, prepare_data
 
 OTHERS = {
     "causal_lm": {"task": "causal_lm", "data": {"valid_fraction": 0.2}, "tokenizer": {"vocab_size": 300}},
@@ -40,11 +40,10 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Counter[str]]:
     return counts
 
 
-def prepared(recipe: Any) -> TaskDataModule:
-    data = TaskDataModule(recipe.build_task())
-    data.prepare_data()
-    data.setup("fit")
-    return data
+def prepared(recipe: Any) -> Any:
+    task = recipe.build_task()
+    prepare_data(task)
+    return task
 
 
 def test_files_are_hashed_once_and_only_where_they_are_prepared(keys, tmp_path, counts):
@@ -57,11 +56,11 @@ def test_files_are_hashed_once_and_only_where_they_are_prepared(keys, tmp_path, 
     assert counts["read"]["valid.tsv"] == 1
     for each in counts.values():
         each.clear()
-    other = TaskDataModule(recipe.build_task())  # as on the other processes
-    other.setup("fit")
+    other = recipe.build_task()
+    load_data(other)  # as on the other processes
     assert counts == {"hashed": {}, "read": {}}
-    assert other.task.train_data.source.ids.tolist() == first.task.train_data.source.ids.tolist()
-    assert other.task.valid_data.target.ids.tolist() == first.task.valid_data.target.ids.tolist()
+    assert other.train_data.source.ids.tolist() == first.train_data.source.ids.tolist()
+    assert other.valid_data.target.ids.tolist() == first.valid_data.target.ids.tolist()
 
 
 @pytest.mark.parametrize("task", OTHERS)
@@ -77,7 +76,7 @@ def test_the_files_of_every_task_are_hashed_once(tmp_path, counts, task):
     prepared(recipe)
     assert set(counts["hashed"].values()) == {1}
     counts["hashed"].clear()
-    TaskDataModule(recipe.build_task()).setup("fit")
+    load_data(recipe.build_task())
     assert not counts["hashed"]
 
 

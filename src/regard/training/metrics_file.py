@@ -7,10 +7,6 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-from lightning.fabric.utilities.rank_zero import rank_zero_only
-from lightning.pytorch.loggers.logger import Logger
 
 from regard.errors import InvalidFile
 from regard.files import atomic_write, naming
@@ -20,8 +16,8 @@ METRICS_FILE = "metrics.csv"
 COLUMNS = ("step", "epoch", "loss", "learning_rate", "tokens", "tokens_per_second")
 
 
-class ResumableCSVLogger(Logger):
-    """Appends rows to ``metrics.csv`` at once; Lightning's `CSVLogger` deletes the file of an earlier process.
+class MetricsFile:
+    """Appends rows to ``metrics.csv`` at once.
 
     Args:
         folder: The run folder.
@@ -29,23 +25,9 @@ class ResumableCSVLogger(Logger):
     """
 
     def __init__(self, folder: Path, metric_names: Sequence[str]) -> None:
-        super().__init__()
         self.path, self.columns = folder / METRICS_FILE, (*COLUMNS, *metric_names)
 
-    @property
-    def name(self) -> str:
-        return "metrics"
-
-    @property
-    def version(self) -> str:
-        return ""
-
-    @rank_zero_only
-    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        pass  # the recipe is in the same folder
-
-    @rank_zero_only
-    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+    def append(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append a row with the metrics that have a column.
 
         Raises:
@@ -67,7 +49,6 @@ class ResumableCSVLogger(Logger):
                 file.truncate(size)
                 raise
 
-    @rank_zero_only
     def discard_after(self, step: int) -> None:
         """Remove the rows after a step and an incomplete last line, and rewrite the others with today's columns.
 

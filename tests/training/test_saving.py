@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from regard.models import Transformer, TransformerConfig
-from regard.training.callbacks.checkpoints import Snapshots
+from regard.training.saving import Snapshots
 
 CONFIG = TransformerConfig(50, d_model=8, num_heads=2, num_encoder_layers=1, num_decoder_layers=1, d_ff=16)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.training.module import lr_factor
+from regard.training.optimizer import lr_factor
 from regard.training.recipe_sections import OptimizerConfig
 
 

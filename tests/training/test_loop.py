@@ -28,8 +28,8 @@ from regard.generation import greedy
 from regard.models import load_model
 from regard.text.tokenizer import Tokenizer
 from regard.training import apply_overrides, load_recipe, train
-from regard.training.datamodule import TaskDataModule
-from regard.training.module import TaskModule
+from regard.training.loop import _Run
+from regard.training.run_data import prepare_data
 from regard.training.tasks import translation
 
 
@@ -83,7 +83,7 @@ def test_each_data_file_is_hashed_once_per_start(
 def test_the_state_is_plain_data(tmp_path: Path, keys: dict[str, Any]) -> None:
     train(make_recipe(keys))
     state = torch.load(tmp_path / "run" / "state.ckpt", weights_only=True)
-    assert state["global_step"] == 30
+    assert state["step"] == 30
 
 
 def test_skipped_pairs_are_counted_in_the_log(tmp_path: Path, keys: dict[str, Any]) -> None:
@@ -108,7 +108,7 @@ def test_early_stopping(tmp_path: Path, keys: dict[str, Any]) -> None:
     again = train(make_recipe(keys, *overrides, "--trainer.max_steps=1000"), resume=True)
     assert (again.step, again.signal) == (30, None)
     text = (tmp_path / "run" / "train.log").read_text()
-    reason = r"valid_bleu|bleu was not better than [\d.]+ in the last 2 validations; validation\.patience=2"
+    reason = r"bleu was not better than [\d.]+ in the last 2 validations; validation\.patience=2"
     assert re.search(rf"stopped early at step 30: ({reason})", text)
     assert "already finished at step 30; to continue, raise validation.patience" in text
     patient = make_recipe(keys, *overrides, "--trainer.max_steps=1000", "--validation.patience=3")
@@ -153,7 +153,7 @@ def test_aligned_files_train_as_the_tsv_does(tmp_path: Path, keys: dict[str, Any
 
 def test_a_terminal_shows_a_bar(keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
-    module = sys.modules["regard.training.trainer"]  # whose function hides it
+    module = sys.modules["regard.training.run_log"]
     monkeypatch.setattr(module, "Console", lambda **options: Console(file=screen, force_terminal=True, width=150))
     train(make_recipe(keys))
     last = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", screen.getvalue())
@@ -169,7 +169,7 @@ def test_the_loss_is_shown_before_the_first_row(
     assert re.search(r"step 1/2: epoch 0, loss [\d.]+, [\d,]+ tokens/s", text)
     assert "step 2/2" not in text
     screen = io.StringIO()
-    module = sys.modules["regard.training.trainer"]
+    module = sys.modules["regard.training.run_log"]
     monkeypatch.setattr(module, "Console", lambda **options: Console(file=screen, force_terminal=True, width=150))
     train(make_recipe(keys, *options, "--output_dir", str(tmp_path / "bar")))
     assert re.search(r"epoch 0, loss [\d.]+, [\d,]+ tokens/s", screen.getvalue())
@@ -223,14 +223,14 @@ def test_an_interrupted_validation_is_repeated(
     keys["checkpoint"]["every_n_steps"] = 5  # a state is due at each validation, too
     full, cut = ({**keys, "output_dir": str(tmp_path / name)} for name in ("whole", "cut"))
     train(make_recipe(full))
-    end_validation = TaskModule.on_validation_epoch_end
+    validate = _Run.validate
 
-    def dies(module: TaskModule) -> None:
-        if module.global_step == 20:
+    def dies(run: _Run) -> None:
+        if run.step == 20:
             raise RuntimeError("the power is out")
-        end_validation(module)
+        validate(run)
 
-    monkeypatch.setattr(TaskModule, "on_validation_epoch_end", dies)
+    monkeypatch.setattr(_Run, "validate", dies)
     with pytest.raises(RuntimeError, match="the power is out"):
         train(make_recipe(cut))
     monkeypatch.undo()
@@ -287,7 +287,7 @@ def test_the_weights_of_the_last_step_are_validated(tmp_path: Path, keys: dict[s
 def test_a_first_attempts_vocabulary_is_not_used_with_another_size(tmp_path: Path, keys: dict[str, Any]) -> None:
     (tmp_path / "run").mkdir()
     for size in (300, 310):
-        TaskDataModule(make_recipe(keys, f"--tokenizer.vocab_size={size}").build_task()).prepare_data()
+        prepare_data(make_recipe(keys, f"--tokenizer.vocab_size={size}").build_task())
         assert Tokenizer.load(tmp_path / "run" / "data").vocab_size == size
 
 
@@ -340,17 +340,17 @@ def test_ctrl_c_before_the_first_step_stops_at_once(
 def test_a_second_ctrl_c_stops_within_the_step(
     tmp_path: Path, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    step = TaskModule.training_step
+    take_step = _Run.take_step
     pressed = []
 
-    def presses_twice(module: TaskModule, *arguments: Any) -> Any:
-        if module.global_step == 16:
+    def presses_twice(run: _Run, batches: Any) -> None:
+        if run.step == 16:
             for _ in range(2):
-                pressed.append(module.global_step)
+                pressed.append(run.step)
                 signal.raise_signal(signal.SIGINT)
-        return step(module, *arguments)
+        take_step(run, batches)
 
-    monkeypatch.setattr(TaskModule, "training_step", presses_twice)
+    monkeypatch.setattr(_Run, "take_step", presses_twice)
     outcome = train(make_recipe(keys))
     assert pressed == [16, 16]
     assert (outcome.step, outcome.signal) == (14, signal.SIGINT)
@@ -359,7 +359,7 @@ def test_a_second_ctrl_c_stops_within_the_step(
 
 def test_a_full_disk_after_the_state_names_its_step(tmp_path: Path, keys: dict[str, Any]) -> None:
     run = tmp_path / "run"
-    save = "regard.training.callbacks.checkpoints.save_model"
+    save = "regard.training.saving.save_model"
     with pytest.MonkeyPatch.context() as patch:
 
         def fail(folder: Path, *args: Any, **options: Any) -> None:
@@ -369,7 +369,7 @@ def test_a_full_disk_after_the_state_names_its_step(tmp_path: Path, keys: dict[s
         patch.setattr(save, fail)
         with pytest.raises(InvalidFile, match=r"last: could not be saved .*; the state of step 7 is complete"):
             train(make_recipe(keys, "--trainer.max_steps=8", "--data.valid=null", "--checkpoint.average_last=0"))
-    assert torch.load(run / "state.ckpt", weights_only=True)["global_step"] == 7
+    assert torch.load(run / "state.ckpt", weights_only=True)["step"] == 7
 
 
 @pytest.mark.parametrize("precision", ["32", "bf16-mixed"])

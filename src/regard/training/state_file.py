@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
 from regard.errors import InvalidCheckpoint, raise_problems, short_repr
@@ -20,43 +19,40 @@ STATE_FILE = "state.ckpt"
 CHECKSUM_SIZE = 64
 """The SHA-256 of the state is the comment at the end of its file, a ZIP archive."""
 STATE_FIELDS: dict[str, tuple[Any, str]] = {
-    "global_step": (int, "an int of at least 1"),
-    "state_dict": (dict, "a dict of tensors"),
-    "loops": (dict, "a dict with fit_loop"),
-    "optimizer_states": (list, "a list of one dict"),
-    "lr_schedulers": (list, "a list of one dict"),
-    "sums": (Tensor, "a tensor (processes, losses)"),
+    "step": (int, "an int of at least 1"),
+    "model": (dict, "a dict of tensors"),
+    "optimizer": (dict, "a dict with state"),
+    "loader": (dict, "a dict of the order of batches"),
+    "losses": (Tensor, "a tensor (processes, losses)"),
     "random": (Tensor, "a uint8 tensor (processes, bytes)"),
     "best": (float | None, "a float or None"),
+    "num_worse": (int, "an int of at least 0"),
 }
 """The type of each field, and what messages call its values."""
 
 
-class AtomicCheckpointIO(TorchCheckpointIO):
-    """Lightning's reading and writing of the training state."""
+def save_state(path: Path, state: Any) -> None:
+    """Write a training state; it replaces the old one when it is complete and on disk.
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Write the state; it replaces the old one when it is complete and on disk.
+    Raises:
+        InvalidFile: If it cannot be written; the old state stays.
+    """
+    buffer = io.BytesIO()
+    torch.save(state, buffer)  # not to the file: torch hides why writing failed
+    data = buffer.getbuffer()
+    data[-2:] = CHECKSUM_SIZE.to_bytes(2, "little")  # the length of the comment ends the archive
+    with atomic_write(path) as file:
+        file.write(data)
+        file.write(hashlib.sha256(data).hexdigest().encode())
 
-        Raises:
-            InvalidFile: If it cannot be written; the old state stays.
-        """
-        path = Path(path)
-        buffer = io.BytesIO()
-        torch.save(checkpoint, buffer)  # not to the file: torch hides why writing failed
-        data = buffer.getbuffer()
-        data[-2:] = CHECKSUM_SIZE.to_bytes(2, "little")  # the length of the comment ends the archive
-        with atomic_write(path) as file:
-            file.write(data)
-            file.write(hashlib.sha256(data).hexdigest().encode())
 
-    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
-        """Read a state, always as plain data.
+def load_state(path: Path) -> dict[str, Any]:
+    """Read a training state, as plain data.
 
-        Raises:
-            InvalidCheckpoint: If it is missing, unreadable, damaged, or holds other objects.
-        """
-        return _load(path, map_location or "cpu")
+    Raises:
+        InvalidCheckpoint: If it is missing, unreadable, damaged, or holds other objects.
+    """
+    return _load(path)
 
 
 def saved_step(path: Path) -> int:
@@ -66,7 +62,7 @@ def saved_step(path: Path) -> int:
         InvalidCheckpoint: If it is damaged or not a training state; with every field that is wrong.
     """
     _check_sum(path)
-    state = _load(path, "cpu", mmap=True)
+    state = _load(path, mmap=True)
     missing = [key for key in STATE_FIELDS if not isinstance(state, dict) or key not in state]
     if missing:
         raise InvalidCheckpoint(f"{path}: expected a training state, got a file without {', '.join(missing)}")
@@ -76,19 +72,17 @@ def saved_step(path: Path) -> int:
         if not isinstance(state[key], kind) or not _is_valid(key, state[key])
     ]
     raise_problems(problems, InvalidCheckpoint)
-    return state["global_step"]
+    return state["step"]
 
 
 def _is_valid(key: str, value: Any) -> bool:
     """Whether a value of the right type is one that a training writes."""
-    if key == "global_step":
-        return type(value) is int and value > 0
-    if key == "state_dict":
+    if key in ("step", "num_worse"):
+        return type(value) is int and value >= (key == "step")
+    if key == "model":
         return bool(value) and all(isinstance(part, Tensor) for part in value.values())
-    if key == "loops":
-        return isinstance(value.get("fit_loop"), dict)
-    if isinstance(value, list):
-        return len(value) == 1 and isinstance(value[0], dict)
+    if key == "optimizer":
+        return isinstance(value.get("state"), dict)
     if isinstance(value, Tensor):
         return value.ndim == 2 and (key != "random" or value.dtype == torch.uint8)
     return True
@@ -114,10 +108,10 @@ def _check_sum(path: Path) -> None:
             )
 
 
-def _load(path: Any, map_location: Any, *, mmap: bool = False) -> dict[str, Any]:
+def _load(path: Path, *, mmap: bool = False) -> dict[str, Any]:
     check_file(path, InvalidCheckpoint)
     try:
-        return torch.load(path, map_location=map_location, weights_only=True, mmap=mmap)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except OSError as error:
         raise InvalidCheckpoint(f"{path}: could not be read: {error.strerror or error}") from error
     except (RuntimeError, EOFError, pickle.UnpicklingError) as error:

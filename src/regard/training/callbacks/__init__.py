@@ -1,1 +1,0 @@
-"""Lightning callbacks: saving, interruption, progress and early stopping."""

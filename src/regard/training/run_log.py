@@ -1,0 +1,63 @@
+"""The log of a run: lines on the console and in ``train.log``."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+from rich.console import Console
+from rich.logging import RichHandler
+
+from regard.files import naming
+
+log = logging.getLogger("regard.training")
+LOG_FILE = "train.log"
+
+
+@contextmanager
+def logging_to(folder: Path) -> Iterator[Console]:
+    """Log to the console and to ``train.log`` on rank 0, and silence Lightning's INFO messages."""
+    console = Console(stderr=True)
+    handlers: list[logging.Handler] = []
+    if rank_zero_only.rank == 0:
+        bar = RichHandler(console=console, show_level=False, show_path=False) if console.is_terminal else None
+        with naming(folder / LOG_FILE):
+            handlers = [bar or logging.StreamHandler(), _LogFile(folder / LOG_FILE, encoding="utf-8")]
+        handlers[0].setLevel(logging.INFO)
+        handlers[1].setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    lightning = logging.getLogger("lightning.fabric")
+    level, propagate, lightning_level = log.level, log.propagate, lightning.level
+    for handler in handlers:
+        log.addHandler(handler)
+    log.setLevel(logging.DEBUG)  # debug messages are in the file only
+    log.propagate = False  # a configured root logger would print each line again
+    lightning.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated")
+            yield console
+    finally:
+        log.setLevel(level)
+        log.propagate = propagate
+        lightning.setLevel(lightning_level)
+        for handler in handlers:
+            log.removeHandler(handler)
+            with naming(folder / LOG_FILE):  # what could not be written is tried again
+                handler.close()
+
+
+class _LogFile(logging.FileHandler):
+    """A log that raises an `InvalidFile` when it cannot be written; logging prints a traceback and goes on."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - a method of logging
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            super().handleError(record)
+            return
+        with naming(self.baseFilename):
+            raise error
