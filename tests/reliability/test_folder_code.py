@@ -24,7 +24,7 @@ from regard.errors import InvalidCheckpoint, RegardError
 from regard.watching import TransformersModel
 
 COMMANDS = typer.main.get_command(app).commands
-WITHOUT_MODEL = {"compare", "serve", "train", "check", "info"}
+WITHOUT_MODEL = {"compare", "serve", "score", "train", "check", "info"}
 TEXT = "the cat"
 
 
@@ -51,6 +51,7 @@ ARGUMENTS: dict[str, Any] = {
     "references": [[TEXT]],
     "text": TEXT,
     "texts": [TEXT],
+    "sentences": [(TEXT.split(), ("O", "O"))],
     "examples": [(TEXT, "a"), (TEXT, "b")],
     "command": None,
     "dtype": torch.float32,
@@ -146,7 +147,7 @@ def test_no_command_runs_code(folders, command, kind, monkeypatch, capsys, tmp_p
     folder, canary = folders[kind]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data.tsv").write_text(f"{TEXT}\t{TEXT}\n")
-    values = {"text": TEXT, "prompt": TEXT, "file": "data.tsv", "files": "data.tsv", "test": "data.tsv"}
+    values = {"text": TEXT, "prompt": TEXT, "texts": TEXT, "file": "data.tsv", "files": "data.tsv", "test": "data.tsv"}
     values["run"] = str(folder)
     arguments = [values[each.name] for each in COMMANDS[command].params if each.param_type_name == "argument"]
     extra = ["--segment", "a=the"] if command == "segments" else []

@@ -12,7 +12,7 @@ from helpers.training_runs import make_recipe, write_corpus
 from regard.data import token_dataset
 from regard.text import readers
 from regard.training.recipe_file import write_recipe
-from regard.training.run_data import load_data, prepare_data
+from regard.training.run_data import open_data, prepare_data
 
 OTHERS = {
     "causal_lm": {"task": "causal_lm", "data": {"valid_fraction": 0.2}, "tokenizer": {"vocab_size": 300}},
@@ -57,7 +57,7 @@ def test_files_are_hashed_once_and_only_where_they_are_prepared(keys, tmp_path, 
     for each in counts.values():
         each.clear()
     other = recipe.build_task()
-    load_data(other)  # as on the other processes
+    open_data(other)  # as on the other processes
     assert counts == {"hashed": {}, "read": {}}
     assert other.train_data.source.ids.tolist() == first.train_data.source.ids.tolist()
     assert other.valid_data.target.ids.tolist() == first.valid_data.target.ids.tolist()
@@ -76,7 +76,7 @@ def test_the_files_of_every_task_are_hashed_once(tmp_path, counts, task):
     prepared(recipe)
     assert set(counts["hashed"].values()) == {1}
     counts["hashed"].clear()
-    load_data(recipe.build_task())
+    open_data(recipe.build_task())
     assert not counts["hashed"]
 
 

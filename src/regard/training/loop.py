@@ -26,7 +26,7 @@ from regard.training.optimizer import build_optimizer, check_finite, lr_factor
 from regard.training.progress import ProgressLogger
 from regard.training.recipe import Recipe
 from regard.training.recipe_file import check_resumable, write_recipe
-from regard.training.run_data import build_loaders, load_data, prepare_data
+from regard.training.run_data import build_loaders, open_data, prepare_data
 from regard.training.run_folder import run_folder
 from regard.training.run_log import logging_to
 from regard.training.saving import Saver, random_state, set_random_state
@@ -133,7 +133,7 @@ class _Run:
             if fabric.is_global_zero:
                 prepare_data(task)
         if not fabric.is_global_zero:
-            load_data(task)
+            open_data(task)
         torch.manual_seed(recipe.seed)  # of the initial weights
         self.model = task.build_model()
         log.info("model: %d parameters", sum(parameter.numel() for parameter in self.model.parameters()))

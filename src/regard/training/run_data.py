@@ -50,7 +50,7 @@ def prepare_data(task: Task) -> None:
             file.write(json.dumps({**hashes, TOKENIZER_KEY: task.tokenizer.fingerprint}))
 
 
-def load_data(task: Task) -> None:
+def open_data(task: Task) -> None:
     """Load what rank 0 has prepared; the data files themselves are not read."""
     hashes = _read_hashes(task, task.recipe.output_dir / DATA_FOLDER / HASHES_FILE)
     for key, files in task.recipe.files.items():

@@ -20,7 +20,7 @@ Split = Literal["train", "valid"]
 class Task(ABC):
     """What differs between tasks: tokenizer, datasets, model, losses and metrics.
 
-    `prepare_data` and `load_data` set ``tokenizer``, ``train_data`` and ``valid_data`` (None without validation).
+    `prepare_data` and `open_data` set ``tokenizer``, ``train_data`` and ``valid_data`` (None without validation).
 
     Args:
         recipe: The recipe.
