@@ -212,12 +212,12 @@ def main():
     warnings.filterwarnings("error", "kernel 'triton' cannot")  # or the fallback would be tested
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)  # new tensors are filled with NaN: nothing may be left unwritten
-    wanted = " ".join(argument for argument in sys.argv[1:] if argument != "--all")
+    pattern = " ".join(argument for argument in sys.argv[1:] if argument != "--all")
     failures, count, start = {}, 0, time.process_time()
     for check in CHECKS:
         for case, run in check():
             name = f"{check.__name__}: {case}"
-            if wanted not in name:
+            if pattern not in name:
                 continue
             count += 1
             try:

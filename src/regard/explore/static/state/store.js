@@ -41,8 +41,8 @@ export function createStore(initial) {
 export function focusedCells({ querySequence, keySequence }, { hover, tokens }) {
   if (hover?.cell) return { queries: [hover.cell.query], keys: [hover.cell.key], cell: true };
   const focused = hover?.token ? [hover.token] : tokens;
-  /** @param {number} wanted */
-  const within = (wanted) => focused.filter(({ sequence }) => sequence === wanted).map(({ index }) => index);
+  /** @param {number} chosen */
+  const within = (chosen) => focused.filter(({ sequence }) => sequence === chosen).map(({ index }) => index);
   return { queries: within(querySequence), keys: within(keySequence), cell: false };
 }
 

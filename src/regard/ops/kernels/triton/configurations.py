@@ -186,8 +186,8 @@ def num_splits(matrices: int, queries: int, keys: int, sizes: Tiles, device: tor
     """How many programs share the keys of a block of queries: enough for all processors, with two tiles each."""
     if queries > MAX_SPLIT_QUERIES:
         return 1
-    wanted = min(2 * _num_processors(device) // matrices, keys // (2 * sizes.keys))
-    return next((splits for splits in SPLITS if splits <= wanted), 1)
+    limit = min(2 * _num_processors(device) // matrices, keys // (2 * sizes.keys))
+    return next((splits for splits in SPLITS if splits <= limit), 1)
 
 
 @lru_cache(maxsize=64)
@@ -199,5 +199,5 @@ def _num_processors(device: torch.device) -> int:
 
 def num_pool_splits(programs: int, queries: int, device: torch.device) -> int:
     """How many programs share the queries of a tile of groups."""
-    wanted = min(2 * _num_processors(device) // programs, queries // 64)
-    return next((splits for splits in SPLITS if splits <= wanted), 1)
+    limit = min(2 * _num_processors(device) // programs, queries // 64)
+    return next((splits for splits in SPLITS if splits <= limit), 1)
