@@ -330,7 +330,7 @@ def trained(recipe: str, run: str, data: Path, seed: int, overrides: Sequence[st
         folder.mkdir(parents=True, exist_ok=True)
         (folder / COMMIT).write_text(commit(), encoding="utf-8")
     result = train(load_recipe(recipe, options), resume=resume)
-    if result.interrupted:
+    if result.signal is not None:
         raise typer.Exit(130)
     return result
 
