@@ -131,6 +131,14 @@ def test_linear_layers_equal_those_of_float64(by_library, number):
         torch.testing.assert_close(linear.linear(x, weight, bias), expected.float(), rtol=1e-5, atol=1e-4)
 
 
+def test_the_mode_of_the_first_call_does_not_decide_which_tensors_are_plain():
+    with torch.inference_mode():
+        inference = torch.empty(2)
+        linear._plain_keys.cache_clear()
+        linear._plain_keys()
+    assert {linear._keys_of(torch.empty(2)), linear._keys_of(inference)} == linear._plain_keys()
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit")  # by torch, which calls it
 @pytest.mark.parametrize("rows", [20, 2])
 def test_linear_layers_with_gradients_or_in_a_transformation_are_torch_s(by_library, monkeypatch, rows):

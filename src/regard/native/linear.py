@@ -91,9 +91,11 @@ def _keys_of(tensor: Tensor) -> int:
 @cache
 def _plain_keys() -> frozenset[int]:
     """What the dispatcher knows of tensors that are neither."""
-    with torch.inference_mode():
-        inference = torch.empty(0, device="cpu")
-    return frozenset((_keys_of(torch.empty(0, device="cpu")), _keys_of(inference)))
+    keys: list[int] = []
+    for is_inference in (False, True):  # whatever the caller's mode
+        with torch.inference_mode(is_inference):
+            keys.append(_keys_of(torch.empty(0, device="cpu")))
+    return frozenset(keys)
 
 
 @cache

@@ -175,8 +175,9 @@ class _Run:
         """
         recipe, fabric = self.recipe, self.fabric
         parts = [fabric.to_device(next(batches)) for _ in range(recipe.trainer.accumulate_grad_batches)]
-        total = torch.tensor(float(sum(batch.num_targets for batch in parts)), device=fabric.device)
-        total = fabric.all_reduce(total, reduce_op="sum")
+        total: Any = float(sum(batch.num_targets for batch in parts))
+        if fabric.world_size > 1:
+            total = fabric.all_reduce(torch.tensor(total), reduce_op="sum")
         self.losses.train()
         for number, batch in enumerate(parts, start=1):
             with fabric.no_backward_sync(self.losses, enabled=number < len(parts)):
@@ -204,15 +205,15 @@ class _Run:
         """Log the metrics of the validation data, and save the weights if they are the best so far."""
         check_finite(self.model, self.step)
         self.losses.eval()
-        sums = torch.zeros(0)
+        sums: Any = torch.zeros(0)
         with torch.inference_mode(), self.fabric.autocast():
             for batch in self.valid_loader or ():
                 values = self.task.validation_sums(self.model, self.fabric.to_device(batch))
                 row = torch.tensor([float(value) for value in values], dtype=torch.float64)
                 sums = sums + row if sums.numel() else row
-            device = "cpu" if self.fabric.device.type == "mps" else self.fabric.device  # mps has no float64
-            totals: Any = self.fabric.all_reduce(sums.to(device), reduce_op="sum")
-            metrics = self.task.compute_metrics(self.model, totals.tolist())
+            if self.fabric.world_size > 1:
+                sums = self.fabric.all_reduce(sums, reduce_op="sum")
+            metrics = self.task.compute_metrics(self.model, sums.tolist())
         units = {metric.name: metric.unit for metric in self.recipe.metrics}
         if missing := [name for name in metrics if name not in units]:
             name = f"{type(self.recipe).__name__}.metrics"
@@ -280,6 +281,8 @@ class _Run:
         log.info("resuming at step %d", self.step)
 
     def _in_any_process(self, *flags: bool) -> list[bool]:
+        if self.fabric.world_size == 1:
+            return list(flags)  # without waiting for the device
         totals: Any = self.fabric.all_reduce(torch.tensor(flags, dtype=torch.float32), reduce_op="sum")
         return [bool(total) for total in totals.tolist()]
 

@@ -96,8 +96,9 @@ def pages_of(take_page: Callable, address: str) -> Iterator[Callable]:
 
         def open_it(fragment: str = ""):
             page = take_page()
+            page.goto("about:blank")  # the document of the test before must not request anything more
             stack.enter_context(listening(page, **listeners))
-            load(page, address + fragment)
+            page.goto(address + fragment)
             page.wait_for_selector("section.view:visible")
             return page
 
