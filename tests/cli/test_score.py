@@ -90,7 +90,10 @@ def test_unequal_numbers_of_lines_are_refused_with_both_counts(regard, model, tm
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--metric", "ter", "--metric", "rouge"], "--reference: expected at least one file for ter, rouge, got none"),
+        (
+            ["--metric", "ter", "--metric", "rouge"],
+            "--reference: expected at least one file, got none; ter, rouge cannot be computed without",
+        ),
         (["--metric", "diversity", "--reference", "texts"], "--reference: expected none for diversity, got texts"),
         (["--metric", "ter", "--reference", "texts", "--tokenize", "zh"], "--tokenize: used only for bleu; leave it"),
         (

@@ -62,7 +62,7 @@ def test_each_number_in_words_has_its_value(spell):
         ("minus zwölf Grad", [{-12}]),
         ("12 Grad unter null", [{-12}, {0}]),
         ("10-12", [{10}, {12}]),
-        ("1.5 million", [{Decimal("1.5"), 1_500_000}]),
+        ("1.5 million", [{1_500_000}]),
         ("a billion", [{10**9, 10**12}]),
         ("zwei Millionen", [{2_000_000}]),
         ("the twelfth, the 44th", [{12}, {44}]),

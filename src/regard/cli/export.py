@@ -38,8 +38,8 @@ def export(
         regard export runs/toy-translation
         regard export runs/toy-translation/averaged --format transformers -o translator --dtype bfloat16
 
-    If transformers does not have the model, the error says which fields of its configuration the reason is; nothing is
-    written then. `regard train RECIPE --dry-run` says it before the training.
+    If transformers does not have the model, the error names the fields of its configuration that are the reason;
+    nothing is written then. `regard train RECIPE --dry-run` says it before the training.
     """
     folder = _model_folder(run)
     target = output or folder.with_name(f"{folder.name}-{save_format}")

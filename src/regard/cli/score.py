@@ -71,7 +71,9 @@ def score(
     metrics = list(dict.fromkeys(metric or (OF_TRANSLATIONS if references else (Metric.DIVERSITY,))))
     of_references = [name for name in metrics if name != Metric.DIVERSITY]
     if of_references and not references:
-        raise InvalidArgument(f"--reference: expected at least one file for {', '.join(of_references)}, got none")
+        raise InvalidArgument(
+            f"--reference: expected at least one file, got none; {', '.join(of_references)} cannot be computed without"
+        )
     if references and not of_references:
         raise InvalidArgument(f"--reference: expected none for {', '.join(metrics)}, got {references[0]}")
     if Metric.BLEU not in metrics:

@@ -55,7 +55,7 @@ def train(
 
     - `output_dir`: the run folder
 
-    Each task reads its own format. The toy recipes train in minutes, on data that are in the package.
+    Each task reads its own format. The toy recipes train in minutes, on data from the package.
 
     - translation: source, tab, target per line, or two aligned files: `--data.train "[train.en, train.de]"`.
       Recipes: toy-translation, tatoeba-en-de, multi30k-en-de, tatoeba-rnn-search

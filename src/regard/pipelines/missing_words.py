@@ -12,7 +12,7 @@ from regard.text.numbers import Number, find_numbers
 
 _TIME = re.compile(r"(?<![\d.,:])(\d\d?)([:.])([0-5]\d)(?![\d:]|[.,]\d)")
 _DATE = re.compile(r"(?<![\d.,])(\d\d?)\.(\d\d?)(?![\d,])")
-_GROUPS = re.compile(r"\d+(?:[-‐‑–/() ]{1,3}\d+)*(?![.,]?\d)")
+_GROUPS = re.compile(r"(?<!\d)\d++(?:[-‐‑–/() ]{1,3}\d++)*+(?![.,]?\d)")
 """Digits in groups, such as those of a phone number."""
 _AFTER_AN_HOUR = re.compile(r"\s*(?:[ap]\.?m\b|o['’]clock\b|uhr\b)", re.IGNORECASE)
 _BEFORE_AN_HOUR = re.compile(r"\b(?:at|by|before|after|until|till|to|from|since|around|about|um|bis|ab|vor|nach)\s+$")
@@ -35,8 +35,9 @@ _NUMBERS_OF_WORDS: dict[str, tuple[int | Decimal, ...]] = {
 """Numbers that a word of the translation with this beginning can stand for."""
 
 _WORD = re.compile(r"[^\W\d_]+(?:[-'’][^\W\d_]+)*")
+_SENTENCE_END = re.compile(r"[.!?][\"'”’»)]*\s*$")
 _LETTERS = re.compile(r"[^\W\d_]+")
-_POSSESSIVE = re.compile(r"['’].*")
+_CONTRACTION = re.compile(r"['’](?:s|m|d|ll|re|ve)?$")
 _BEFORE_A_SENTENCE = re.compile(r"(?:^|(?<!\bMr)(?<!\bMs)(?<!\bMrs)(?<!\bDr)(?<!\bSt)\.|[!?…:;]|[\"„“”»«(\[–—-])\W*$")
 """Before the first word of a sentence or quotation, which has a capital letter whatever it is."""
 _GERMAN = re.compile(
@@ -61,7 +62,7 @@ _TRANSLATED = re.compile(
     |british|ukrain|spain|korea|cuba|estonia|croat|serbia|africa|asia|europe|california|vienna|cologne|moscow|beijing
     |danube|rhine|united|states|great|world|war|union|kingdom|empire|republic|north|south|east|west|middle|central
     |federal|national|royal|civil|holy|old$|big$|black|white|red$|street|road|avenue|square|station|airport|embassy
-    |hotel|hall|house|room|park|bridge|tower|castle|temple|museum|university|school|college|church|city|town|bay$|sea$
+    |zealand$|hotel|hall|house|room|park|bridge|tower|castle|temple|museum|university|school|college|church|city|town|bay$|sea$
     |ocean|lake|river|mount|mt$|island|coast|canal|channel|gulf|earth$|moon$|day$|statue|liberty|wall$|congress
     |department|organization|constitution|secretary|treasury|league|cup$|prize|games|battle|birthday|internet
     |.*(?:ian|ians|ish|ese|man|men)$""",
@@ -104,18 +105,21 @@ def _missing_numbers(source: str, translation: str) -> Iterator[tuple[int, str]]
         return
     found = set(_values(translation))
     groups = {_digits(match): match.group() for match in _GROUPS.finditer(translation)}
-    checked = [  # grouped otherwise
-        match.span() for match in _GROUPS.finditer(source) if match.group() != groups.get(_digits(match), match.group())
-    ]
+    is_checked = bytearray(len(source))
+    for match in _GROUPS.finditer(source):
+        if match.group() != groups.get(_digits(match), match.group()):  # grouped otherwise
+            is_checked[slice(*match.span())] = b"1" * len(match.group())
+    times = {(int(match[1]) % 12, int(match[3])) for match in _TIME.finditer(translation)}
     for match in _TIME.finditer(source):
-        if int(match[1]) <= 24 and (match[2] == ":" or _AFTER_AN_HOUR.match(source, match.end())):
-            checked.append(match.span())
-            if not _has_time(int(match[1]), int(match[3]), found):
+        hour, minute = int(match[1]), int(match[3])
+        if hour <= 24 and (match[2] == ":" or _AFTER_AN_HOUR.match(source, match.end())):
+            is_checked[slice(*match.span())] = b"1" * len(match.group())
+            if (hour % 12, minute) not in times and (times or not _has_time(hour, minute, found)):
                 yield match.start(), match.group()
     for number in numbers:
-        if any(start <= number.start and number.end <= end for start, end in checked):
+        if is_checked[number.start] and is_checked[number.end - 1]:
             continue
-        if not number.text[0].isdigit() and (max(number.values) < 2 or _VAGUE.fullmatch(number.text)):
+        if not number.text[0].isdigit() and (max(map(abs, number.values)) < 2 or _VAGUE.fullmatch(number.text)):
             continue  # one is also a pronoun, first an adverb
         if found.isdisjoint(_counterparts(source, number)):
             yield number.start, number.text
@@ -131,7 +135,7 @@ def _counterparts(source: str, number: Number) -> Iterator[Decimal]:
         yield from (value + 12 for value in number.values if 0 < value <= 12)
         yield from (value - 12 for value in number.values if 12 <= value <= 24)
     if _AFTER_A_PART_OF_AN_HOUR.search(source, *before) or _BEFORE_A_PART_OF_AN_HOUR.match(source, number.end):
-        yield from (value + 1 for value in number.values)  # half past two: halb drei
+        yield from (value % 12 + 1 for value in number.values)  # half past twelve: halb eins
 
 
 def _has_time(hour: int, minute: int, found: set[Decimal | int]) -> bool:
@@ -171,11 +175,12 @@ def _missing_names(source: str, translation: str) -> Iterator[tuple[int, str]]:
     if any(_GERMAN.fullmatch(match.group().casefold()) for match in words):
         return
     capitalized = [match for match in words if match.group()[0].isupper()]
-    if len(words) > 3 and 2 * len(capitalized) > len(words):  # a headline
+    if len(words) > 3 and 2 * len(capitalized) > len(words) and not _SENTENCE_END.search(source):  # a headline
         return
-    others = [_without_accents(word) for word in _LETTERS.findall(translation)]
+    # a name keeps its capital letter, where the language has any
+    others = [_without_accents(word) for word in _LETTERS.findall(translation) if not word[0].islower()]
     for match in capitalized:
-        name = _POSSESSIVE.sub("", match.group())
+        name = _CONTRACTION.sub("", match.group())
         if name.isupper() or _BEFORE_A_SENTENCE.search(source, max(0, match.start() - 8), match.start()):
             continue
         if not _TRANSLATED.match(name.casefold()) and not _has_name(_without_accents(name), others):

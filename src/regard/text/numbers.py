@@ -20,6 +20,7 @@ _SCALES = (
     {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12},
     {"hundert": 100, "tausend": 1000, "million": 10**6, "milliarde": 10**9, "billion": 10**12},
 )
+_SHORT_SCALES = {"million": "mio", "milliarde": "mrd"}
 _ENDINGS = (r"(?:th|s|ths)?", r"(?:s|st|s?te[nmrs]?|e[nmrs]?|mal)?")
 """What may follow a number word that is counted: two, twos, fourth; zwei, zweite, zweimal. No other word begins so."""
 
@@ -102,12 +103,12 @@ def _in_digits(text: str) -> Iterator[Number]:
         scales = {each[name] for each in _SCALES for name in each if word and _is_scale(word.group(), name)}
         if word and scales:
             end = word.end()
-            values |= {value * scale for value in values for scale in scales}
+            values = {value * scale for value in values for scale in scales}
         yield Number(text[start:end], frozenset(values), start, end)
 
 
 def _is_scale(word: str, name: str) -> bool:
-    return word.lower() in (name, f"{name}s", f"{name}n", f"{name}en")
+    return word.lower() in (name, f"{name}s", f"{name}n", f"{name}en", _SHORT_SCALES.get(name))
 
 
 def _readings(token: str) -> set[Decimal]:
