@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import regard
 from helpers.positions import MODELS, difference, difference_after_saving, make
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidType
 from regard.models import GPTConfig, TransformerConfig, load_model, save_model
@@ -38,6 +39,30 @@ def test_a_cache_beams_padding_and_a_save_change_nothing(tmp_path, kind, positio
     model = make(kind, positions)
     assert difference(model) < 1e-5
     assert difference_after_saving(model, tmp_path) < 1e-6
+
+
+@pytest.mark.parametrize("positions", BUILTIN)
+def test_built_in_positions_are_public_and_describe_themselves(positions):
+    cls = position_classes()[positions]
+    assert getattr(regard.nn, cls.__name__) is cls
+    assert cls.describe is not Positions.describe or cls is regard.nn.NoPositions
+
+
+def test_parameters_that_nothing_sets_are_refused():
+    class Forgetful(AttentionPositions, name="forgetful"):
+        def __init__(self, num_heads: int) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.full((num_heads,), 0.5))  # which the model's initialization would change
+
+        @classmethod
+        def from_config(cls, config, *, causal):
+            return cls(config.num_heads)
+
+        def score_bias(self) -> Alibi:
+            return Alibi(self.weight)
+
+    with pytest.raises(InvalidArgument, match=r"Forgetful: expected reset_parameters\(\), which sets its parameters"):
+        make("gpt", "forgetful")
 
 
 def kerple() -> type[AttentionPositions]:

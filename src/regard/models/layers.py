@@ -9,7 +9,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-from regard.errors import InvalidType
+from regard.errors import InvalidArgument, InvalidType
 from regard.models.config import Norm, TransformerLayerConfig
 from regard.native.linear import Linear
 from regard.nn.absolute_positions import NoPositions
@@ -134,10 +134,18 @@ def init_normal(model: nn.Module, std: float = 0.02, *, residual_std: float | No
 
 
 def reset_positions(module: Positions) -> None:
-    """Initialize the parameters of positions, if they have any, as their class describes."""
+    """Initialize the parameters of positions, if they have any, as their class describes.
+
+    Raises:
+        InvalidArgument: If a class of positions in attention does not say how.
+    """
     reset = getattr(module, "reset_parameters", None)
     if reset is not None:
         reset()
+    elif isinstance(module, AttentionPositions) and next(module.parameters(), None) is not None:
+        raise InvalidArgument(
+            f"{type(module).__name__}: expected reset_parameters(), which sets its parameters, got none"
+        )
 
 
 def reset_buffers(model: nn.Module) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -96,6 +97,14 @@ def test_the_table_has_all_fields():
     assert VALUES.keys() == {
         field.name for each in (BertConfig, GPTConfig, TransformerConfig) for field in fields(each)
     }
+
+
+def test_each_family_is_changed_here_and_named_in_the_guides():
+    assert {*SHAPES} == {*CONVERTERS}
+    guide = (
+        (Path(__file__).parents[3] / "docs" / "how_to" / "checkpoints.md").read_text("utf-8").lower().replace("-", "")
+    )
+    assert [name for name in CONVERTERS if name not in guide] == []
 
 
 @torch.no_grad()
