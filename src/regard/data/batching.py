@@ -231,6 +231,22 @@ def _cut(order: np.ndarray, longest: np.ndarray, max_tokens: int) -> list[np.nda
     return [*batches, order[start:]] if len(order) else []
 
 
+def shuffled_batches(lengths: np.ndarray, batch_size: int) -> MakeBatches:
+    """Batches of a size, shuffled in training; in validation, longer rows come first.
+
+    Raises:
+        InvalidType: If ``batch_size`` is not an int.
+        InvalidArgument: If it is not positive.
+    """
+    with Checks() as checks:
+        checks.integer("batch_size", batch_size, low=1)
+
+    def make_batches(rng: np.random.Generator | None) -> list[np.ndarray]:
+        return split(np.argsort(-lengths, kind="stable") if rng is None else rng.permutation(len(lengths)), batch_size)
+
+    return make_batches
+
+
 def split(rows: np.ndarray, size: int) -> list[np.ndarray]:
     """Cut rows into batches of a size; the last may be smaller."""
     return [rows[start : start + size] for start in range(0, len(rows), size)]

@@ -9,10 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from regard.checks import Checks
-from regard.data.batching import BatchIndices, ResumableLoader, split
+from regard.data.batching import BatchIndices, ResumableLoader, shuffled_batches
 from regard.data.masking import IGNORE_INDEX
 from regard.data.texts import MAX_LABELS, TextBatch, truncate
 from regard.data.token_dataset import Columns, FileHashes, TokenDataset, chunked, tokenize_once
@@ -136,13 +134,7 @@ def tag_loader(dataset: TaggedDataset, batch_size: int, pad_id: int, **options: 
         InvalidType: If ``batch_size`` is not an int.
         InvalidArgument: If it is not positive.
     """
-    with Checks() as checks:
-        checks.integer("batch_size", batch_size, low=1)
-    lengths = dataset.texts.lengths
-
-    def make_batches(rng: np.random.Generator | None) -> list[np.ndarray]:
-        return split(np.argsort(-lengths, kind="stable") if rng is None else rng.permutation(len(lengths)), batch_size)
-
+    make_batches = shuffled_batches(dataset.texts.lengths, batch_size)
     return ResumableLoader(dataset, make_batches, partial(collate_tagged, pad_id=pad_id), **options)
 
 

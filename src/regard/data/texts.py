@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.checks import Checks
-from regard.data.batching import BatchIndices, ResumableLoader, split
+from regard.data.batching import BatchIndices, ResumableLoader, shuffled_batches
 from regard.data.token_dataset import Columns, FileHashes, TokenDataset, chunked, tokenize_once
 from regard.errors import InvalidFile, did_you_mean, short_repr
 from regard.text.readers import read_labeled_texts, read_lines
@@ -168,13 +168,7 @@ def text_loader(dataset: TextDataset, batch_size: int, pad_id: int, **options: A
         InvalidType: If ``batch_size`` is not an int.
         InvalidArgument: If it is not positive.
     """
-    with Checks() as checks:
-        checks.integer("batch_size", batch_size, low=1)
-
-    def make_batches(rng: np.random.Generator | None) -> list[np.ndarray]:
-        lengths = dataset.texts.lengths
-        return split(np.argsort(-lengths, kind="stable") if rng is None else rng.permutation(len(lengths)), batch_size)
-
+    make_batches = shuffled_batches(dataset.texts.lengths, batch_size)
     return ResumableLoader(dataset, make_batches, partial(collate_texts, pad_id=pad_id), **options)
 
 

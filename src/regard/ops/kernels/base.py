@@ -60,14 +60,13 @@ class KernelInputs:
         """Whether every rule is built in and plain data, so that the call can be one operator of a compiled program."""
         return are_builtin(walk((self.request.mask, self.request.score, self.measures))[1])
 
-    def new_output(self) -> Tensor | None:
-        """An output to be filled, (batch, heads, queries, value_dim); None without a value.
+    def new_output(self) -> Tensor:
+        """An output to be filled, (batch, heads, queries, value_dim), where there is a value.
 
         On a CPU the heads of a query are adjacent, so that a model joins them without a copy.
         """
-        if self.value is None:
-            return None
-        (batch, heads, queries, _), value_dim = self.request.shape, self.value.shape[3]
+        assert self.value is not None
+        (batch, heads, queries, _), value_dim = self.request.query.shape, self.value.shape[3]
         if self.value.device.type != "cpu":
             return self.value.new_empty(batch, heads, queries, value_dim)
         return self.value.new_empty(batch, queries, heads, value_dim).transpose(1, 2)

@@ -72,7 +72,7 @@ class Blockwise(DifferentiableKernel):
 
     def forward(self, inputs: KernelInputs, options: RunOptions) -> ForwardResult:
         request, value, results = inputs.request, inputs.value, MeasureResults(inputs)
-        output = inputs.new_output()
+        output = None if value is None else inputs.new_output()
 
         def work(locations: Iterable[BlockLocation]) -> None:
             previous, key, values = None, request.key, value

@@ -66,8 +66,8 @@ def _(
     num_saved: int,
 ) -> list[Tensor]:
     inputs = _decode(text, tensors, integers, floats)
-    request, output, like = inputs.request, inputs.new_output(), tensors[0]
-    results = [] if output is None else [output]
+    request, like = inputs.request, tensors[0]
+    results = [] if inputs.value is None else [inputs.new_output()]
     for measure in inputs.measures.values():
         results += _empty(like, measure.result_specs(request.shape, request.dtype))
     return results + (_empty(like, Kernel.registered[kernel].saved_specs(inputs)) if num_saved else [])

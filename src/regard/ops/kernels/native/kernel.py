@@ -86,7 +86,8 @@ class Native(DifferentiableKernel):
     def forward(self, inputs: KernelInputs, options: RunOptions) -> ForwardResult:
         if options.checks_untracked_tensors:
             check_untracked_tensors(inputs)
-        query, output, results = inputs.request.query, inputs.new_output(), MeasureResults(inputs)
+        query, results = inputs.request.query, MeasureResults(inputs)
+        output = None if inputs.value is None else inputs.new_output()
         packer = Packer()  # holds the tensors that the call points to
         seed = 0 if options.seed is None else int(options.seed)
         lse = query.new_empty(query.shape[:3], dtype=torch.float32) if options.saves else None
