@@ -67,7 +67,7 @@ pins: .venv/ready
 model: .venv/ready
 	@test -n "$(DATA)" || { echo "say where the data is: make model DATA=FOLDER, with train, valid and test.tsv.gz"; exit 2; }
 	@for part in train valid test; do test -f "$(DATA)/$$part.tsv.gz" || { echo "$(DATA)/$$part.tsv.gz is missing"; exit 2; }; done
-	$(BIN)/regard train tatoeba-en-de --data.folder $(DATA) $(if $(wildcard runs/tatoeba-en-de/state.ckpt),--resume)
+	$(BIN)/regard train tatoeba-en-de --data.folder $(DATA) $(if $(wildcard runs/tatoeba-en-de/state),--resume)
 	$(BIN)/python tools/bundle_model.py runs/tatoeba-en-de $(DATA)
 
 clean:

@@ -2,25 +2,28 @@
 
 First the results are compared with float64 on the CPU. Then come times (medians of ratios; all runs in turn, CUDA
 events), peak memory above the inputs, and the share of the peak of a matrix product. It stops in time for a borrowed
-GPU and writes what it has.
+GPU, reports what fails and goes on, and writes its results after each row.
 
-Run: ``python benchmarks/gpu.py``; with ``--dry-run``, tiny sizes on the CPU show that it runs.
+Run: ``python benchmarks/gpu.py --minutes 5.5``; with ``--dry-run``, tiny sizes on the CPU show that it runs. A clone is
+enough: ``PYTHONPATH=src python benchmarks/gpu.py``.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import importlib.util
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from typing import Any
 
 import gpu_peers as peers
 import torch
-from gpu_clock import Clock, Run, without_gradients
+from gpu_clock import Clock, Run, reported, without_gradients
 from gpu_models import measure_models
-from timing import report
+from timing import report, write
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
@@ -162,56 +165,102 @@ def host_microseconds(clock: Clock, rounds: int = 300) -> dict[str, float]:
     }
     found: dict[str, float] = {}
     for name, run in runs.items():
-        for _ in range(20):
-            run()
-        start = time.perf_counter()
-        for _ in range(rounds):
-            run()
-        found[name] = (time.perf_counter() - start) / rounds * 1e6
-        if clock.device == "cuda":
-            torch.cuda.synchronize()
+        with reported(f"host time, {name}"):
+            for _ in range(20):
+                run()
+            start = time.perf_counter()
+            for _ in range(rounds):
+                run()
+            found[name] = (time.perf_counter() - start) / rounds * 1e6
+            if clock.device == "cuda":
+                torch.cuda.synchronize()
     return found
 
 
-def errors(device: str) -> Iterator[tuple[str, float]]:
-    """By dtype, the largest difference of the Triton kernel from the definition."""
-    kernel = next(each for each in KERNELS if each.name == ("triton" if device == "cuda" else "native"))
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        found = [each for case in CASES[::6] for each in compare(kernel, case, dtype, torch.device(device))]
-        for wrong in (each for each in found if each.is_wrong):
-            print(f"gpu: {wrong}", flush=True)
-        yield str(dtype).removeprefix("torch."), max((each.difference for each in found), default=0.0)
+def errors(clock: Clock, share: float) -> dict[str, float]:
+    """By dtype, the largest difference of the Triton kernel from the definition, until a share of the time is spent."""
+    kernel = next(each for each in KERNELS if each.name == ("triton" if clock.device == "cuda" else "native"))
+    dtypes = torch.bfloat16, torch.float16, torch.float32
+    found, count = dict.fromkeys([str(dtype).removeprefix("torch.") for dtype in dtypes], 0.0), 0
+    for case in CASES[::6]:
+        for name, dtype in zip(found, dtypes, strict=True):
+            if clock.is_over(share):
+                break
+            results = compare(kernel, case, dtype, torch.device(clock.device))
+            for wrong in (each for each in results if each.is_wrong):
+                print(f"gpu: {wrong}", flush=True)
+            found[name] = max([found[name], *(each.difference for each in results if not each.error)])
+            count += 1
+    print(f"gpu: {count} calls compared with float64; largest differences: {found}", flush=True)
+    return found
+
+
+class Results:
+    """What was measured so far, written after each row."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.memory = clock, dict[str, float]()
+        self.settings: dict[str, Any] = {"heads": HEADS, "head_dim": 128, "megabytes": self.memory, "tflops": {}}
+
+    def add(self, what: str, run: Callable[[], Any], share: float = 1.0) -> None:
+        """Measure a row, unless a share of the time is spent; what it returns belongs to the settings."""
+        if self.clock.is_over(share):
+            print(f"gpu: the time is up; left out: {what}", flush=True)
+            return
+        with reported(what):
+            result = run()
+            if result is not None:
+                self.settings[what] = result
+                print(f"gpu: {what}: {result}", flush=True)
+        self.settings["milliseconds"] = self.clock.medians
+        if self.clock.device == "cuda":
+            write("gpu", self.clock.ratios, SEED, **self.settings)
+            torch.cuda.empty_cache()
+
+    def add_case(self, case: Case) -> None:
+        """Measure a call of attention."""
+        measure_attend(case, self.clock, self.memory)
+        milliseconds = self.clock.medians.get(f"output, {case}")
+        if milliseconds:
+            self.settings["tflops"][str(case)] = 2 * case.products() / milliseconds / 1e9
+
+
+def peak_tflops(clock: Clock) -> float:
+    """Of a matrix product in bfloat16."""
+    size = 64 if clock.device == "cpu" else 8192
+    a, b = torch.randn(2, size, size, device=clock.device, dtype=torch.bfloat16).unbind()
+    return 2 * size**3 / min(clock.milliseconds(lambda: a @ b) for _ in range(10)) / 1e9
 
 
 def main() -> None:
-    """Check, then measure; write whatever is there at the end."""
+    """Check, then measure, the most important rows first."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--budget", type=float, default=330, help="seconds")
+    parser.add_argument("--minutes", type=float, default=5.5, help="after which nothing more is begun")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--dry-run", action="store_true", help="tiny sizes on the CPU; writes nothing")
     arguments = parser.parse_args()
     torch.manual_seed(SEED)
     device = "cpu" if arguments.dry_run else "cuda"
-    clock = Clock(device, arguments.budget, 1 if arguments.dry_run else arguments.rounds)
-    memory: dict[str, float] = {}
-    settings: dict[str, Any] = {"heads": HEADS, "head_dim": 128, "megabytes": memory}
-    settings["errors"] = dict(errors(device))
-    print("gpu: largest difference from float64 relative to the largest entry:", settings["errors"], flush=True)
-    settings["host_microseconds"] = host_microseconds(clock, 3 if arguments.dry_run else 300)
-    measure_decode(clock)
-    measure_models(clock)
+    clock = Clock(device, 60 * arguments.minutes, 1 if arguments.dry_run else arguments.rounds)
+    results = Results(clock)
+    if device == "cuda":
+        triton = version("triton") if importlib.util.find_spec("triton") else "none"
+        results.settings["gpu"], results.settings["triton"] = torch.cuda.get_device_name(), triton
+        print(f"gpu: {torch.cuda.get_device_name()}, torch {torch.__version__}, Triton {triton}", flush=True)
+    rounds = 3 if arguments.dry_run else 300
+    rows: dict[str, tuple[Callable[[], Any], float]] = {
+        "peak_tflops": (lambda: peak_tflops(clock), 1),
+        "errors": (lambda: errors(clock, 0.2), 0.2),
+        "host_microseconds": (lambda: host_microseconds(clock, rounds), 0.25),
+        "decoding": (lambda: measure_decode(clock), 0.3),
+        "watched models": (lambda: measure_models(clock), 0.35),
+    }
+    for what, (run, share) in rows.items():
+        results.add(what, run, share)
     for case in cases(device):
-        if clock.is_over(0.9):
-            print(f"gpu: the budget is spent; left out: {case} and what follows", flush=True)
-            break
-        measure_attend(case, clock, memory)
-        settings.setdefault("tflops", {})[str(case)] = 2 * case.products() / clock.medians[f"output, {case}"] / 1e9
-    settings["milliseconds"] = clock.medians
-    if not arguments.dry_run:
-        a, b = torch.randn(2, 8192, 8192, device=device, dtype=torch.bfloat16).unbind()
-        settings["peak_tflops"] = 2 * 8192**3 / min(clock.milliseconds(lambda: a @ b) for _ in range(10)) / 1e9
-        settings["gpu"], settings["triton"] = torch.cuda.get_device_name(), __import__("triton").__version__
-        report("gpu", clock.ratios, SEED, **settings)
+        results.add(str(case), lambda own=case: results.add_case(own), 0.95)
+    if device == "cuda":
+        report("gpu", clock.ratios, SEED, **results.settings)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
 import torch
 
@@ -47,13 +48,15 @@ class Clock:
         """Times of all runs relative to one of them."""
         times: dict[str, list[float]] = {}
         for name, run in runs.items():
-            try:
+            if self.is_over():
+                print(f"gpu: {suffix}: the time is up; left out: {name} and what follows", flush=True)
+                break
+            with reported(f"{name}, {suffix}"):
                 self.milliseconds(run), self.milliseconds(run)
-            except (RuntimeError, NotImplementedError) as error:
-                print(f"gpu: {name}, {suffix}: {str(error)[:200]}", flush=True)
-            else:
-                times[name] = []
-        for _ in range(self.rounds):
+                times[name] = [self.milliseconds(run)]
+        for _ in range(self.rounds - 1):
+            if self.is_over():
+                break
             for name, found in times.items():
                 found.append(self.milliseconds(runs[name]))
         for name, found in times.items():
@@ -62,6 +65,15 @@ class Clock:
                 pairs = zip(found, times[baseline], strict=True)
                 self.ratios[f"{prefix}: {name}, {suffix}"] = [mine / other for mine, other in pairs]
         print(f"gpu: {suffix}:", {name: round(statistics.median(each), 3) for name, each in times.items()}, flush=True)
+
+
+@contextmanager
+def reported(what: str) -> Generator[None]:
+    """Report whatever fails, and go on."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - of a kernel, a compiler or a peer
+        print(f"gpu: {what}: {type(error).__name__}: {str(error)[:300]}", flush=True)
 
 
 def without_gradients(run: Run) -> Run:

@@ -1,11 +1,11 @@
 """Try the configurations of the Triton kernel for one architecture, and print the best as a table.
 
 On a GPU, the passes of a few calls are timed with each candidate of `configurations.CANDIDATES`, which processes
-compile ahead; it stops when its budget is spent. Without a GPU, it takes the first candidate that compiles without
-spills.
+compile ahead. It stops in time for a borrowed GPU, reports what fails and goes on, and prints its times as they come.
+Without a GPU, it takes the first candidate that compiles without spills.
 
-Run: ``python benchmarks/gpu_tune.py --budget 280``, or ``python benchmarks/gpu_tune.py --compile sm_90``; the output is
-the part of `configurations.TABLE` for the architecture.
+Run: ``python benchmarks/gpu_tune.py --minutes 4.5``, or ``python benchmarks/gpu_tune.py --compile sm_90``; the output
+is the part of `configurations.TABLE` for the architecture.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import multiprocessing
+import os
 import statistics
 import time
 from bisect import bisect_left
@@ -23,6 +24,7 @@ from itertools import pairwise, product
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 from triton_cases import DTYPES, Case, Compiler, cases
 
@@ -47,7 +49,7 @@ class Choice:
         kind, width = "float" if query.dtype == torch.float32 else "half", max(query.shape[3], value_dim)
         self.last = kind, bisect_left(WIDTHS, width), bisect_left(LOADS, load), name
         found = CANDIDATES[name][min(self.number, len(CANDIDATES[name]) - 1)]
-        return found._replace(queries=16, warps=4) if query.shape[2] <= 16 else found
+        return configurations.for_queries(found, name, query.shape[2])
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -67,20 +69,27 @@ class Timer(Launcher):
         self.choice, self.times = choice, defaultdict[Key, dict[int, list[float]]](lambda: defaultdict(list))
 
     def __call__(self, kernel: Any, programs: int, args: tuple[Any, ...], options: Any) -> None:
+        launch = super().__call__
+        milliseconds = 0.0
         try:
-            super().__call__(kernel, programs, args, options)
-        except CompilationFailed:
+            if args[0].is_cuda:
+                launch(kernel, programs, args, options)
+        except CompilationFailed as error:
+            print(f"gpu_tune: {error}", flush=True)
             return
         if kernel.__name__ in ("row_terms", "merge"):
             return
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(6)]
-        for event in events:
-            super().__call__(kernel, programs, args, options)
-            event.record()
-        torch.cuda.synchronize()
-        times = [one.elapsed_time(other) for one, other in pairwise(events)]
+        if args[0].is_cuda:
+            events = [torch.cuda.Event(enable_timing=True) for _ in range(6)]
+            for event in events:
+                launch(kernel, programs, args, options)
+                event.record()
+            torch.cuda.synchronize()
+            milliseconds = statistics.median(one.elapsed_time(other) for one, other in pairwise(events))
         number = min(self.choice.number, len(CANDIDATES[self.choice.last[3]]) - 1)
-        self.times[self.choice.last][number].append(statistics.median(times))
+        self.times[self.choice.last][number].append(milliseconds)
+        sizes = tuple([options.get(each, 0) for each in ("QUERIES", "KEYS", "num_warps", "num_stages")])
+        print(f"gpu_tune: {self.choice.last} {kernel.__name__} {sizes}: {milliseconds:.3f} ms", flush=True)
 
 
 class FirstThatFits(Compiler):
@@ -116,36 +125,49 @@ def compile_ahead(job: tuple[Case, int, str]) -> None:
         case.run(torch.device("meta"), Compiler(architecture))
 
 
-def by_time(budget: float, workers: int) -> tuple[str, dict[Key, int]]:
-    """The fastest candidates of this machine's GPU."""
+def by_time(budget: float, workers: int, device: torch.device) -> tuple[str, dict[Key, int]]:
+    """The fastest candidates of this machine's GPU; on the meta device, the launches are left out."""
     start = time.monotonic()
+    torch.backends.cuda.matmul.fp32_precision = "tf32"  # as where this kernel serves float32
     context = multiprocessing.get_context("fork")  # before this process opens the GPU
     pool = concurrent.futures.ProcessPoolExecutor(workers, mp_context=context)
-    name = _architecture()
-    chosen = [case for head_dim, dtype in product(HEAD_DIMS, DTYPES) for case in cases(dtype, head_dim)]
+    name = "sm_90" if device.type == "meta" else _architecture()
+    chosen = [case for head_dim, dtype in product(HEAD_DIMS, DTYPES) for case in long_cases(dtype, head_dim)]
     count = max(map(len, CANDIDATES.values()))
     jobs = [(case, number, name) for case, number in product(chosen, range(count))]
     waiting = {pool.submit(compile_ahead, job): job for job in jobs}
     choice = Choice()
-    timer, device, left_out = Timer(choice), torch.device("cuda"), len(jobs)
+    timer, left_out = Timer(choice), len(jobs)
     with choice.active():
         try:
             for future in concurrent.futures.as_completed(waiting, budget):
                 case, choice.number, _ = waiting[future]
                 if time.monotonic() - start > budget:
                     break
-                case.run(device, timer)
+                try:
+                    case.run(device, timer)
+                except Exception as error:  # noqa: BLE001 - of a kernel or its compiler
+                    print(f"gpu_tune: {case}: {type(error).__name__}: {str(error)[:300]}", flush=True)
                 left_out -= 1
         except TimeoutError:
             pass
     pool.shutdown(wait=False, cancel_futures=True)
-    print(f"{torch.cuda.get_device_name()}: {left_out} of {len(jobs)} configurations were left out")
+    for process in multiprocessing.active_children():  # or the interpreter waits for what they compile
+        process.terminate()
+    gpu = "no GPU" if device.type == "meta" else torch.cuda.get_device_name()
+    print(f"{gpu}, torch {torch.__version__}, Triton {triton.__version__}")
+    print(f"{left_out} of {len(jobs)} configurations were left out")
     best: dict[Key, int] = {}
     for key, times in timer.times.items():
         means = {number: statistics.mean(values) for number, values in times.items()}
         best[key] = min(means, key=lambda number: means[number])
         print(key, {CANDIDATES[key[3]][number]: f"{ms:.3f} ms" for number, ms in sorted(means.items())})
     return name, best
+
+
+def long_cases(dtype: torch.dtype, head_dim: int) -> list[Case]:
+    """Those that the table is for: few queries have tiles of their own."""
+    return [case for case in cases(dtype, head_dim) if case.queries is None and case.has_value]
 
 
 def _architecture() -> str:
@@ -160,7 +182,7 @@ def by_compiling(arguments: argparse.Namespace) -> tuple[str, dict[Key, int]]:
     finder = FirstThatFits(arguments.compile, choice)
     with choice.active():
         for head_dim, dtype in product(arguments.head_dims, arguments.dtypes):
-            for case in cases(getattr(torch, dtype), head_dim):
+            for case in long_cases(getattr(torch, dtype), head_dim):
                 if not (arguments.light and case.dropout):
                     case.run(torch.device("meta"), finder)
     return arguments.compile, finder.best
@@ -185,8 +207,9 @@ def table(architecture: str, best: dict[Key, int]) -> str:
 def main() -> None:
     """Search, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--budget", type=float, default=280, help="seconds on a GPU")
-    parser.add_argument("--workers", type=int, default=15)
+    parser.add_argument("--minutes", type=float, default=4.5, help="on a GPU")
+    parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1), help="processes that compile")
+    parser.add_argument("--dry-run", action="store_true", help="compile as on an H100, and launch nothing")
     parser.add_argument("--compile", metavar="ARCHITECTURE", help="compile only, for this architecture")
     parser.add_argument("--light", action="store_true", help="compile light loads alone")
     parser.add_argument("--head-dims", type=int, nargs="*", default=list(HEAD_DIMS))
@@ -196,7 +219,8 @@ def main() -> None:
         torch.set_num_threads(1)
         found = by_compiling(arguments)
     else:
-        found = by_time(arguments.budget, arguments.workers)
+        device = torch.device("meta" if arguments.dry_run else "cuda")
+        found = by_time(60 * arguments.minutes, arguments.workers, device)
     print(table(*found))
 
 

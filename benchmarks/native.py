@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 from collections.abc import Callable
 
@@ -231,9 +230,8 @@ def main() -> None:
     for name in arguments.sections or [name for name in SECTIONS if name != "choices"]:
         torch.manual_seed(SEED)
         figures = SECTIONS[name](arguments.max_keys)
-        section = name if not os.environ.get("REGARD_ISA") else f"{name}, {Native().variant()}"
         settings = {"heads": HEADS, "head_dim": HEAD_DIM, "peak_gflops": peaks, "rates": figures.rates}
-        report("native", figures.ratios, SEED, section=section, **settings)
+        report("native", figures.ratios, SEED, section=name, **settings)
 
 
 if __name__ == "__main__":

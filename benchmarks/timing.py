@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import statistics
 import sys
@@ -49,18 +50,34 @@ def seconds(run: Run) -> float:
 def report(
     script: str, ratios: dict[str, list[float]], seed: int, *, section: str | None = None, **settings: Any
 ) -> None:
-    """Print the median of each list of ratios; write all ratios and the machine to ``results/<script>.json``.
+    """Print the median of each list of ratios, and `write` them.
 
     Args:
         script: Name of the script.
         ratios: The ratios of each round, by ``"metric: what was measured"``.
         seed: Seed of the script.
-        section: The part of the file to write. Default: the whole file.
+        section: See `write`.
+        settings: Sizes, and results other than ratios.
+    """
+    for name, values in ratios.items():
+        print(f"{script}: {name}: {statistics.median(values):.2f} (from {min(values):.2f} to {max(values):.2f})")
+    write(script, ratios, seed, section=section, **settings)
+
+
+def write(
+    script: str, ratios: dict[str, list[float]], seed: int, *, section: str | None = None, **settings: Any
+) -> None:
+    """Write all ratios, their medians and the machine to ``results/<script>.json``.
+
+    Args:
+        script: Name of the script.
+        ratios: See `report`.
+        seed: Seed of the script.
+        section: The part of the file to write; one of its own where ``REGARD_ISA`` names an instruction set. Default:
+            the whole file.
         settings: Sizes, and results other than ratios.
     """
     medians = {name: round(statistics.median(values), 3) for name, values in ratios.items()}
-    for name, median in medians.items():
-        print(f"{script}: {name}: {median:.2f} (from {min(ratios[name]):.2f} to {max(ratios[name]):.2f})")
     ratios = {name: [round(value, 4) for value in values] for name, values in ratios.items()}
     result = {"median_ratio": medians, "ratios": ratios, "seed": seed, "settings": settings, **machine_info()}
     result |= {
@@ -69,6 +86,8 @@ def report(
         "threads": torch.get_num_threads(),
     }
     path = RESULTS / f"{script}.json"
+    if section is not None and os.environ.get("REGARD_ISA"):
+        section += f", {result['instruction_set']}"
     if section is not None:
         others = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         result = others | {section: result}

@@ -67,6 +67,8 @@ SCORES: dict[str, Make] = {
 MEASURES: dict[str, Make] = {
     "none": lambda tokens, device: [],
     "entropy and received": lambda tokens, device: ["entropy", "received"],
+    "decoding": lambda tokens, device: ["received", regard.TopK(8)],
+    "three": lambda tokens, device: [regard.Entropy(), regard.Diagonal(0), regard.DistanceHistogram(16)],
     "top 8": lambda tokens, device: [regard.TopK(8)],
     "block mean": lambda tokens, device: [regard.BlockMean(64)],
     "seven": lambda tokens, device: [
@@ -87,34 +89,37 @@ class Case:
     score: str = "plain"
     dropout: float = 0.0
     tokens: int = 4096
-    is_decoding: bool = False
+    queries: int | None = None
+    has_value: bool = True
     has_backward: bool = True
 
     def __str__(self) -> str:
         dropout = f"dropout {self.dropout}" if self.dropout else ""
-        decoding = "one query" if self.is_decoding else ""
+        few = f"{self.queries} queries" if self.queries else ""
+        without = "" if self.has_value else "weights alone"
         dtype = str(self.dtype).removeprefix("torch.")
-        parts = dtype, f"head_dim {self.head_dim}", self.mask, self.score, self.measures, dropout, decoding
+        parts = dtype, f"head_dim {self.head_dim}", self.mask, self.score, self.measures, dropout, few, without
         return ", ".join(filter(None, parts))
 
     def run(self, device: torch.device, launch: Any) -> None:
         """Forward and backward pass, with gradients of all tensors."""
-        sizes = (HEADS, 1 if self.is_decoding else self.tokens), (KEY_HEADS, self.tokens), (KEY_HEADS, self.tokens)
+        sizes = (HEADS, self.queries or self.tokens), (KEY_HEADS, self.tokens), (KEY_HEADS, self.tokens)
         query, key, value = (
             torch.rand(1, heads, tokens, self.head_dim, dtype=self.dtype, device=device) for heads, tokens in sizes
         )
         mask, score = MASKS[self.mask](self.tokens, device), SCORES[self.score](self.tokens, device)
         measures = regard.ops.measures.as_measures(MEASURES[self.measures](self.tokens, device))
-        inputs = KernelInputs(value, make_request(query, key, mask=mask, score=score), measures, self.dropout)
+        request = make_request(query, key, mask=mask, score=score)
+        inputs = KernelInputs(value if self.has_value else None, request, measures, self.dropout)
         seed = torch.zeros((), dtype=torch.int64, device=device) if self.dropout else None
         options = RunOptions(seed, self.has_backward)
         output, results, saved = run_forward(inputs, options, launch)
         if self.has_backward:
-            gradients: list[Tensor | None] = [output, *results.tensors()]
+            gradients: list[Tensor | None] = [*([] if output is None else [output]), *results.tensors()]
             gradients = [each if each is not None and each.is_floating_point() else None for each in gradients]
             needed = [tensor.is_floating_point() for tensor in tensors_in(inputs)]
-            assert output is not None
-            Backward(inputs, options, needed, gradients, [output, *saved], launch).run()
+            first = results.tensors()[0] if output is None else output
+            Backward(inputs, options, needed, gradients, [first, *saved], launch).run()
 
 
 BASE = Case(torch.bfloat16, 128)
@@ -126,14 +131,16 @@ def cases(dtype: torch.dtype, head_dim: int) -> list[Case]:
     base = replace(BASE, dtype=dtype, head_dim=head_dim)
     light = [replace(base, mask=mask) for mask in ("full", "causal", "window")]
     light += [replace(base, measures=name, has_backward=False) for name in ("top 8", "block mean")]
-    light += [replace(base, mask="full", measures="none", is_decoding=True, has_backward=False)]
+    light += [replace(base, has_value=False), replace(base, measures="three", has_value=False, has_backward=False)]
+    light += [replace(base, mask="full", measures=name, queries=1, has_backward=False) for name in ("none", "decoding")]
+    light += [replace(base, queries=8)]
     heavy = [replace(base, mask="documents", score="bias", dropout=0.1)]
     if head_dim <= 128:
         heavy += [replace(base, score="ALiBi, soft-cap, sinks", measures="seven", dropout=0.1)]
     return light + heavy
 
 
-SAMPLE = BASE, replace(BASE, mask="full", score="ALiBi", head_dim=64), Case(torch.float32, 64, has_backward=False)
+SAMPLE = BASE, replace(BASE, mask="full", score="ALiBi", head_dim=64)
 CASES = tuple(
     case
     for dtype, head_dim in product((torch.bfloat16, torch.float16, torch.float32), (16, 64, 80, 128, 256))

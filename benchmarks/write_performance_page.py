@@ -70,10 +70,21 @@ A window computes twice as many cells for twice as many keys: here it took at mo
 
 ## Models
 
-Models in Regard compared with the same models elsewhere, on a CPU: GPT and BERT of 6 layers and a translator of 3 + 3
-layers are trained in bfloat16, GPT-2 small continues prompts of {prompt} tokens, and a Marian base translates
-{sentences} sentences with beam {beam}. Regard's default dtype here is {dtype}
-(`python benchmarks/training.py`, `language_models.py`, `translation.py`).
+Models in Regard compared with the same models elsewhere, on a CPU. GPT and BERT of 6 layers and a translator of 3 + 3
+layers are trained in bfloat16 (`python benchmarks/training.py`, `language_models.py`). Speedup (higher is better), in
+parentheses with AVX2 in the kernels of torch and Regard; products of oneDNN and MKL stay as they are:
+
+| | compared with | same batches | both compiled, with AVX-512 | corpus |
+|---|---|---|---|---|
+{training}
+
+"Corpus" compares tokens a second, without padding, with what users of the other library write. Regard's translator and
+BERT get batches of sentences of similar length, theirs are shuffled and padded to the longest of a batch, with as many
+sentences on average. For GPT both have full blocks, and transformers its collator, its loss and clipped gradients, as
+in its `Trainer`.
+
+GPT-2 small continues prompts of {prompt} tokens, and a Marian base translates {sentences} sentences with beam {beam}.
+Regard's default dtype here is {dtype} (`python benchmarks/language_models.py`, `translation.py`).
 
 | | compared with | speedup (higher is better) |
 |---|---|---|
@@ -90,6 +101,19 @@ Time relative to the same model without a watch, with SDPA (lower is better), in
 | model | | tokens | relative time |
 |---|---|---|---|
 {watching}
+
+## In transformers
+
+Models of transformers with [`attn_implementation="regard"`](how_to/attn_implementation.md), in float32. Time relative
+to `"sdpa"` (lower is better); "weights" is with `output_attentions=True`, a `WeightMatrix` for each layer or the dense
+weights of `"eager"`; in parentheses with AVX2 (`python benchmarks/attn_implementation.py`):
+
+| model | `"regard"` | `"regard"`, weights | `"eager"`, weights |
+|---|---|---|---|
+{implementation}
+
+Peak memory of BERT base that reads {implementation_tokens} tokens, above that of the model:
+{implementation_memory}.
 
 ## Memory
 
@@ -173,6 +197,7 @@ def page() -> str:
         gpu_head_dim=gpu["settings"]["head_dim"],
         **_gpu_tables(gpu),
         watching=_watching_rows(_read("watching")["time"]["median_ratio"]),
+        **_implementation_figures(),
         capability={"AVX512": "AVX-512"}.get(sections["measures"]["capability"], sections["measures"]["capability"]),
         measures="\n".join(rows),
         relative=_compared(others, RELATIVE),
@@ -190,10 +215,13 @@ def _model_figures() -> dict[str, Any]:
     language_models, training, translation = map(_read, ("language_models", "training", "translation"))
     settings = language_models["generation"]["settings"]
     limit = "fraction of the memory bandwidth limit, batch 1, "
-    ratios = language_models["training"]["median_ratio"] | language_models["generation"]["median_ratio"]
-    for kind, result in (("translator", training), ("translation", translation)):
-        ratios |= {name.replace(": ", f": {kind}, "): ratio for name, ratio in result["median_ratio"].items()}
+    ratios = language_models["generation"]["median_ratio"]
+    ratios |= {name.replace(": ", ": translation, "): ratio for name, ratio in translation["median_ratio"].items()}
+    trained = (("GPT", "transformers", language_models), ("BERT", "transformers", language_models))
     return {
+        "training": "\n".join(
+            _training_row(*model) for model in (*trained, ("translator", "`torch.nn.Transformer`", training))
+        ),
         "models": _compared(ratios, SPEEDUP),
         "float32_limit": settings[f"{limit}float32"],
         "default_limit": settings[f"{limit}default"],
@@ -201,6 +229,17 @@ def _model_figures() -> dict[str, Any]:
         "dtype": settings["dtype"].removeprefix("torch."),
         **{name: translation["settings"][name] for name in ("sentences", "beam")},
     }
+
+
+def _training_row(model: str, baseline: str, results: dict[str, Any]) -> str:
+    """The ratios of a model on the same batches, also compiled, and on a corpus."""
+    cells = [f"training, {model}", baseline]
+    for section in ("training", "compiled", "loop"):
+        ratios = results[section]["median_ratio"]
+        avx2 = results[f"{section}, avx2"]["median_ratio"] if section != "compiled" else {}
+        names = [name for name in ratios if len(ratios) == 1 or f" {model}" in name]
+        cells += [f"{ratios[name]:.2f}" + (f" ({avx2[name]:.2f})" if name in avx2 else "") for name in names]
+    return f"| {' | '.join(cells)} |"
 
 
 def _native_figures(native: dict[str, Any]) -> dict[str, Any]:
@@ -267,6 +306,25 @@ def _watching_rows(ratios: dict[str, float]) -> str:
         kind = names.get(kind, f"watched, {kind}")
         rows.append(f"| {model} | {kind} | {tokens if tokens[0] == 'g' else f'{int(tokens):,}'} | {ratio:.2f} |")
     return "\n".join(rows)
+
+
+def _implementation_figures() -> dict[str, Any]:
+    """What transformers takes with the attention implementation of this library."""
+    results = _read("attn_implementation")
+    rows: dict[str, list[str]] = {}
+    for name, ratio in results["time"]["median_ratio"].items():
+        model = name.removeprefix(f"{RELATIVE}sdpa: ").rpartition(", ")[0]
+        rows.setdefault(model, []).append(f"{ratio:.2f} ({results['time, avx2']['median_ratio'][name]:.2f})")
+    settings = results["memory"]["settings"]
+    megabytes = settings["megabytes"]
+    eager = "eager with output_attentions=True"
+    names = {"sdpa": "`sdpa`", "regard": "`regard`", "regard with output_attentions=True": "`regard` and weights"}
+    parts = [f"{megabytes[name]:,.0f} MB with {text}" for name, text in names.items()]
+    return {
+        "implementation": "\n".join(f"| {model} | {' | '.join(ratios)} |" for model, ratios in rows.items()),
+        "implementation_tokens": f"{settings['tokens']:,}",
+        "implementation_memory": f"{', '.join(parts)}, and {megabytes[eager]:,.0f} MB with `eager` and weights",
+    }
 
 
 def _gpu_tables(gpu: dict[str, Any]) -> dict[str, str]:

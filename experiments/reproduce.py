@@ -28,8 +28,10 @@ from results import FOLDER, cached, command, commit, effort, spread, write_page,
 from regard.errors import RegardError
 from regard.metrics.translation import corpus_scores
 from regard.pipelines import TextEncoder, TextGenerator, Translator, fastest_dtype
-from regard.text.readers import group_references, read_labeled_texts, read_lines, read_pairs
+from regard.text.lines import read_lines
+from regard.text.readers import group_references, read_labeled_texts, read_pairs
 from regard.training import TrainResult, load_recipe, train
+from regard.training.state import has_state
 
 COMMIT = "commit"  # file in a run folder: the commit at which its training started
 app = typer.Typer(help=__doc__.partition("\n")[0], pretty_exceptions_enable=False)
@@ -325,7 +327,7 @@ def trained(recipe: str, run: str, data: Path, seed: int, overrides: Sequence[st
     """Start a training, or resume it if it has started before; return its result."""
     folder = Path("runs") / run
     options = ["--output_dir", str(folder), "--data.folder", str(data), "--seed", str(seed), *overrides]
-    resume = (folder / "state.ckpt").is_file()
+    resume = has_state(folder)
     if not resume:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / COMMIT).write_text(commit(), encoding="utf-8")

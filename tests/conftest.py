@@ -17,7 +17,7 @@ hypothesis.settings.register_profile("all", max_examples=500, deadline=None)
 
 
 def pytest_addoption(parser):
-    parser.addoption("--all", action="store_true", help="run whole products of cases instead of a pairwise sample")
+    parser.addoption("--all", action="store_true", help="run slow tests, and all cases, not a pairwise sample")
 
 
 def pytest_configure(config):
@@ -27,8 +27,12 @@ def pytest_configure(config):
     hypothesis.settings.load_profile("all" if os.environ.get("REGARD_TEST_ALL") == "1" else "quick")
 
 
-def pytest_collection_modifyitems(items):
-    """Rules that an example defines are a user's: they must not be registered as those of the module."""
+def pytest_collection_modifyitems(config, items):
+    """Leave out what is slow; and rules of an example are a user's: they must not be registered as the module's."""
+    if not config.getoption("--all"):
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in set(slow)]
     for item in items:
         if isinstance(item, pytest.DoctestItem):
             item.dtest.globs["__name__"] = "example"

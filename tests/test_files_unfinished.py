@@ -75,6 +75,15 @@ def test_the_next_write_removes_what_a_killed_one_left_and_nothing_of_a_living_o
     assert unfinished(tmp_path) == []
 
 
+def test_what_a_living_process_may_have_locked_is_removed_if_that_is_wanted(tmp_path):
+    process = started(WRITE_FOLDER, tmp_path)
+    remove_leftovers(tmp_path)
+    assert len(unfinished(tmp_path)) == 1
+    remove_leftovers(tmp_path, locked=True)
+    assert unfinished(tmp_path) == []
+    kill(process)
+
+
 def test_the_unfinished_files_of_other_targets_stay(tmp_path):
     kill(started(WRITE_FILE, tmp_path / "another"))
     write_file(tmp_path / "out")

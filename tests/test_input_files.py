@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 
 import pytest
 
 from regard.errors import InvalidCheckpoint, InvalidFile
-from regard.input_files import check_file, exists, parse_json, read_file, read_json
+from regard.input_files import check_file, exists, hash_file, parse_json, read_file, read_json
 
 
 def test_a_file_is_read(tmp_path):
@@ -16,6 +17,14 @@ def test_a_file_is_read(tmp_path):
     assert read_file(path) == path.read_bytes()
     assert read_json(path) == {"a": [1, "é"]}
     assert exists(path)
+
+
+def test_a_hash_is_that_of_the_content(tmp_path):
+    path = tmp_path / "a.bin"
+    path.write_bytes(bytes(range(256)) * 5000)
+    assert hash_file(path) == hashlib.sha256(path.read_bytes()).hexdigest()
+    with pytest.raises(InvalidCheckpoint, match="none: no such file"):
+        hash_file(tmp_path / "none", InvalidCheckpoint)
 
 
 def test_what_is_not_a_file_is_named(tmp_path):

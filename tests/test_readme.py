@@ -69,6 +69,7 @@ def shown_outputs(block: str) -> list[str]:
 
 @pytest.mark.filterwarnings(r"ignore:`torch\.jit\.script(_method)?` is deprecated")  # by torch, which calls it
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated", "ignore:The 'train_dataloader' does not have many")
+@pytest.mark.filterwarnings("ignore:OwnAttention. dense weights were recorded")  # as the page says
 @pytest.mark.parametrize("document", WITH_PYTHON)
 def test_python_blocks_run_in_order_and_print_what_they_show(document, tmp_path, monkeypatch):
     """A comment after a print is its output, which ``: `` and an explanation may follow."""
@@ -119,12 +120,16 @@ def test_shell_blocks_run(block, tmp_path):
 
 
 def test_there_are_commands_to_check():
-    assert {shlex.split(line)[0] for line in commands()} == {"make", "regard", "pip"}
+    assert {shlex.split(line)[0] for line in commands()} == {"make", "regard", "pip", "torchrun"}
 
 
 @pytest.mark.parametrize("line", commands())
 def test_other_commands_would_be_understood(line):
     program, *arguments = shlex.split(line)
+    if program == "torchrun":
+        option, number, *module = arguments[:4]
+        assert (option, number.isdigit(), module) == ("--nproc-per-node", True, ["-m", "regard"])
+        program, arguments = "regard", arguments[4:]
     if program == "make":
         assert f"\n{arguments[0]}:" in read("Makefile")
     elif program == "regard":

@@ -69,7 +69,7 @@ def hints():
 
 def call_ops():
     from helpers.ops.cases import SCORES, masks, measures
-    from regard.ops import attend, dropout, weights
+    from regard.ops import GradientMatrix, attend, dropout, weights
     from regard.ops.masks import Causal, Window
     from regard.ops.measures import (
         BlockMean,
@@ -125,11 +125,14 @@ def call_ops():
         W.columns([1, 6]),
         W.columns(slice(None)),
     )
+    GradientMatrix.of(query, torch.randn(BATCH, 1, KEYS, HEAD_DIM)).sum(-1)
     groups = GroupPool(torch.arange(QUERIES) // 2, torch.arange(KEYS) // 3)
     divergence = KLDivergence(weights(query * 2, key, score=ScaledDotProduct() + Bias(torch.ones(KEYS))))
     W.measure(MeanDistance(), Diagonal(0), Mass(Causal()), DistanceHistogram(2), BlockMean(2), groups, divergence)
     attend(query, key, key, measure=divergence, kernel="blockwise")
     check_fields(W.topk(2)), check_fields(W.measure("max")["max"])
+    strong = W > 0.1
+    strong[0, 1], strong.dense(), strong.any(-1), strong.all(), strong.count_nonzero(2), strong.nonzero()
     check_fields(W.mT.topk(2)), check_fields(W.mT.topk(QUERIES + 1))
     W.at(heads=[3, 1], queries=[4, 0]).measure(Mass(Window(1, 1)), MeanDistance())
     for shape in ((QUERIES,), (QUERIES, 9), (BATCH, HEADS, QUERIES, 9)):

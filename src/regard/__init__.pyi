@@ -45,7 +45,9 @@ from .ops.scores import Alibi as Alibi
 from .ops.scores import Bias as Bias
 from .ops.scores import Bilinear as Bilinear
 from .ops.scores import RelativeKey as RelativeKey
+from .ops.scores import RelativeQuery as RelativeQuery
 from .ops.scores import ScaledDotProduct as ScaledDotProduct
+from .ops.scores import ScoreMod as ScoreMod
 from .ops.scores import Sinks as Sinks
 from .ops.scores import SoftCap as SoftCap
 from .ops.scores import T5RelativeBias as T5RelativeBias

@@ -53,6 +53,10 @@ class TrainingDiverged(RegardError, ArithmeticError):
     """Training produced NaN or infinite weights."""
 
 
+class ProcessLost(RegardError):
+    """Another process of a training has ended or does not answer; the message has its number."""
+
+
 class MissingExtra(RegardError, ImportError):
     """Optional dependencies of a feature are not installed."""
 

@@ -161,7 +161,7 @@ def staging_folder(folder: str | os.PathLike[str]) -> Generator[Path, None, None
             os.close(descriptor)
 
 
-def remove_leftovers(folder: str | os.PathLike[str], prefix: str = PREFIX) -> None:
+def remove_leftovers(folder: str | os.PathLike[str], prefix: str = PREFIX, *, locked: bool = False) -> None:
     """Remove the unfinished files and folders in a folder that no living process writes.
 
     On Windows, unfinished folders stay: nothing says whether a process still uses them.
@@ -169,14 +169,16 @@ def remove_leftovers(folder: str | os.PathLike[str], prefix: str = PREFIX) -> No
     Args:
         folder: The folder; its subfolders are not searched. Nothing happens if it does not exist.
         prefix: Beginning of the names. Default: of all unfinished files and folders.
+        locked: Whether to remove also those with a lock, if no other process can be writing into the folder. The lock
+            of a killed process stays as long as a process that it had forked.
     """
     with suppress(OSError):  # missing or unreadable
         for entry in [entry for entry in os.scandir(folder) if entry.name.startswith(prefix)]:
             with suppress(OSError):  # locked, removed by another process or not ours
-                _remove_unless_locked(entry)
+                _remove_leftover(entry, locked=locked)
 
 
-def _remove_unless_locked(entry: os.DirEntry[str]) -> None:
+def _remove_leftover(entry: os.DirEntry[str], *, locked: bool) -> None:
     is_folder = entry.is_dir(follow_symlinks=False)
     if not is_folder and not entry.is_file(follow_symlinks=False):
         return
@@ -186,7 +188,8 @@ def _remove_unless_locked(entry: os.DirEntry[str]) -> None:
         return
     descriptor = os.open(entry.path, os.O_RDONLY if is_folder else os.O_RDWR)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not locked:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if is_folder:
             shutil.rmtree(entry.path, ignore_errors=True)
         else:

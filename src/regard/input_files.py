@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import stat
@@ -63,6 +64,20 @@ def read_file(path: str | os.PathLike[str], error: type[InvalidFile] = InvalidFi
     check_file(path, error)
     try:
         return Path(path).read_bytes()
+    except OSError as problem:
+        raise error(f"{path}: could not be read: {problem.strerror or problem}") from problem
+
+
+def hash_file(path: str | os.PathLike[str], error: type[InvalidFile] = InvalidFile) -> str:
+    """SHA-256 of a regular file, in hexadecimal digits.
+
+    Raises:
+        InvalidFile: As `check_file`, with the given type.
+    """
+    check_file(path, error)
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as problem:
         raise error(f"{path}: could not be read: {problem.strerror or problem}") from problem
 

@@ -104,7 +104,7 @@ def test_all_invalid_arguments_are_listed_in_one_error():
         rollout([weights(torch.ones(1, 1, 5, 2), torch.ones(1, 1, 6, 2))])
     with pytest.raises(InvalidArgument, match="expected at least one layer, got none"):
         rollout([])
-    with pytest.raises(InvalidArgument, match="expected 'mean', 'max' or indices of heads, got 'median'"):
+    with pytest.raises(InvalidArgument, match="expected 'mean', 'max', 'min' or indices of heads, got 'median'"):
         rollout(matrices, head_fusion="median")
     with pytest.raises(InvalidType, match="expected a list of layers or of weight matrices"):
         rollout(matrices[0])

@@ -360,3 +360,43 @@ def test_what_is_not_a_recording_is_refused():
         segment_attention(torch.ones(2))  # pyright: ignore[reportArgumentType]
     with pytest.raises(InvalidArgument, match="recording: expected at least one layer of attention, got none"):
         segment_attention([])
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder", "cross"])
+def test_shares_of_each_query(kind):
+    layer = layer_of(kind, queries=9, keys=23).replace(head_indices=(5, 0, 2, 7))
+    documents = {"one": range(2, 8), "other": [10, 9, 15]}
+    table = segment_attention([layer], documents, queries=slice(4, None), by_query=True)
+    cells, keys = dense(layer), {"one": [*range(2, 8)], "other": [9, 10, 15]}
+    if kind != "cross":
+        keys = {"first": [0], **keys}
+    used = {key for each in keys.values() for key in each}
+    keys["rest"] = [key for key in range(23) if key not in used]
+    offset = layer.weights.request.offset if kind != "cross" else 0
+    rows = [row for row in range(9) if row + offset >= 4]
+    names = ("head", "query", "token", "segment", "num_tokens", "share")
+    actual = zip(*(table[name] for name in names), strict=True)
+    expected = (
+        (head, row, layer.query_tokens[row], name, len(of_name), float(cells[number, row, of_name].sum()))
+        for number, head in enumerate(layer.head_indices)
+        for row in rows
+        for name, of_name in keys.items()
+    )
+    for one, other in zip(actual, expected, strict=True):
+        assert one[:-1] == other[:-1]
+        assert one[-1] == pytest.approx(other[-1], abs=2e-6)
+    assert set(table["layer"]) == {"layer.0"}
+    assert set(table["kind"]) == {kind}
+
+
+def test_shares_of_each_query_are_those_of_named_segments():
+    layer = layer_of(tokens=CHAT)
+    table = segment_attention([layer], by_query=True)  # of the turns
+    mean = segment_attention([layer])
+    of_first_head = [share for share, head in zip(table["share"], table["head"], strict=True) if head == 0]
+    means = torch.tensor(of_first_head).view(23, -1).mean(0)
+    torch.testing.assert_close(means, torch.tensor(mean["share"][: len(means)]), rtol=0, atol=2e-6)
+    with pytest.raises(InvalidArgument, match=r"^by_query: expected named segments, because those by position differ"):
+        segment_attention([layer_of()], by_query=True)
+    with pytest.raises(InvalidType, match=r"^by_query: expected True or False, got 1$"):
+        segment_attention([layer], by_query=1)

@@ -11,7 +11,7 @@ import pytest
 
 from regard.cli.output import open_output, stdin_is_terminal, strip_newlines
 from regard.errors import InvalidArgument, InvalidFile
-from regard.text.readers import read_lines
+from regard.text.lines import read_lines
 
 
 def test_a_translation_is_one_field_of_strip_newlines():

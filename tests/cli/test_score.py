@@ -175,7 +175,7 @@ def test_what_does_not_fit_generated_texts_is_refused(regard, tmp_path):
             [tmp_path / "two", "--reference", tmp_path / "one", "--metric", "rouge"],
             "one: expected 2 lines, one per text, got 1",
         ),
-        ([tmp_path / "odd.jsonl"], "odd.jsonl, line 2: expected an object with a 'text'"),
+        ([tmp_path / "odd.jsonl"], "odd.jsonl, line 2: expected the column 'text'"),
     ):
         result = regard("score", *arguments)
         assert result.code == 2

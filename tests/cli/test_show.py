@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 import regard as library
 from helpers.char_model import trained_writer
 from helpers.model_zoo.families import IMAGE
-from helpers.transformers_models import T5, tokenizer
+from helpers.transformers_models import T5, save_llava, tokenizer
 from regard.analysis import word_weights
 from regard.generation.state import Hypothesis
 from regard.models import save_model
@@ -326,3 +326,21 @@ def test_an_image_has_no_table(regard, tmp_path):
         result = regard("show", tmp_path / "a.png", "--model", tmp_path / "vit", *options)
         assert result.code == 2
         assert message in result.err
+
+
+def test_a_text_and_an_image(regard, tmp_path):
+    folder = save_llava(tmp_path / "llava")
+    Image.new("RGB", (24, 24), "red").save(tmp_path / "a.png")
+    options = ["--image", tmp_path / "a.png", "--model", folder, "-o", tmp_path / "a.regard"]
+    result = regard("show", "the cat <image> on", "--max-new-tokens", 2, *options)
+    assert result.code == 0, result.err
+    assert result.err == ""
+    recording = library.load(tmp_path / "a.regard")
+    assert recording.layers[-1].key_tokens[3:6] == ("0,0", "0,1", "0,2")
+    assert recording.image is not None
+    result = regard("show", "the cat", *options)
+    assert "0 <image> tokens and 1 images" in result.err
+    result = regard("show", "the cat", "--image", tmp_path / "a.png", "-o", tmp_path / "b.html")
+    assert "--image: this model translates" in result.err
+    result = regard("show", tmp_path / "a.regard", "--image", tmp_path / "a.png")
+    assert "--image" in result.err

@@ -168,7 +168,7 @@ def test_ctrl_c_outside_the_training_is_130(regard, recipe, monkeypatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(importlib.import_module("regard.training.loop"), "train", interrupted)
+    monkeypatch.setattr(importlib.import_module("regard.training.loop"), "train_with", interrupted)
     assert regard("train", recipe).code == 130
 
 
@@ -207,8 +207,7 @@ def test_resuming_lists_the_runs_that_exist(regard, recipe):
     assert "finished at step 2: the models are in" in log()
     assert "already finished at step 2; to continue, raise trainer.max_steps" in log("--resume")
     folder = Path(yaml.safe_load(recipe.read_text())["output_dir"])
-    (folder / "state.ckpt").unlink()
-    for name in ("last", "best"):
+    for name in ("state", "last", "best"):
         shutil.rmtree(folder / name, ignore_errors=True)
     assert "nothing was saved before: starting from the beginning" in log("--resume")
 

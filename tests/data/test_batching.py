@@ -13,7 +13,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.batching import BatchIndices, ResumableLoader, pad_batch, padding_fraction, token_budget_batches
+from regard.data.batching import (
+    BatchIndices,
+    ResumableLoader,
+    pad_batch,
+    padding_fraction,
+    shuffled_batches,
+    token_budget_batches,
+)
 from regard.data.pairs import PairBatch, PairDataset, collate_pairs, pair_loader, tokenize_pairs
 from regard.errors import InvalidArgument, InvalidType
 from regard.text.tokenizer import train_translation_bpe
@@ -57,6 +64,37 @@ def test_batches_have_far_less_padding_than_random_ones() -> None:
     tgt = np.maximum(1, src + rng.normal(0, 1.5, 20_000).round().astype(int))
     assert padding_fraction(src, tgt, token_budget_batches(src, tgt, 8000, rng)) < 0.1
     assert padding_fraction(src, tgt, np.array_split(rng.permutation(20_000), 25)) > 0.4
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=300), st.integers(1, 9), st.integers(0, 9))
+def test_batches_of_a_size_have_each_row_once(lengths: list[int], batch_size: int, seed: int) -> None:
+    batches = shuffled_batches(np.array(lengths), batch_size)(np.random.default_rng(seed))
+    assert sorted(itertools.chain(*(rows.tolist() for rows in batches))) == list(range(len(lengths)))
+    sizes = sorted(map(len, batches), reverse=True)
+    assert sizes[:-1] == [batch_size] * (len(sizes) - 1)
+
+
+def test_batches_of_a_size_have_far_less_padding_than_random_ones_and_differ_in_each_epoch() -> None:
+    rng = np.random.default_rng(0)
+    lengths = rng.poisson(rng.gamma(4, 5, 9000)) + 1  # as the sentences of reviews are
+    make_batches = shuffled_batches(lengths, 32)
+    first, second = (
+        [frozenset(rows.tolist()) for rows in make_batches(np.random.default_rng(seed))] for seed in (0, 1)
+    )
+    padding = padding_fraction(lengths, lengths, [np.array(list(rows)) for rows in first])
+    assert padding < 0.05
+    assert padding_fraction(lengths, lengths, np.array_split(rng.permutation(9000), 282)) > 0.4
+    assert not set(first) & set(second)
+    longest = [lengths[list(rows)].max() for rows in first]
+    assert longest not in (sorted(longest), sorted(longest, reverse=True))
+
+
+@pytest.mark.parametrize("num_rows", [1, 5, 8, 31, 100])
+def test_few_rows_are_not_all_sorted_by_length_together(num_rows: int) -> None:
+    lengths = np.arange(num_rows) + 1
+    batches = shuffled_batches(lengths, 4)(np.random.default_rng(0))
+    spans = [int(lengths[rows].max() - lengths[rows].min()) for rows in batches if len(rows) == 4]
+    assert num_rows < 8 or max(spans) > 4
 
 
 def test_a_pair_above_the_budget_is_refused() -> None:

@@ -17,7 +17,7 @@ def test_a_fraction_is_of_the_characters(tmp_path):
     cut = int(0.6 * len(text))
     train, valid = ("".join(*read_text([tmp_path / "a.txt"], part)) for part in ((0.0, 0.6), (0.6, 1.0)))
     assert (train, valid) == (text[:cut], text[cut:])
-    assert [len(lines) for lines in read_text([tmp_path / "a.txt"] * 2)] == [4, 4]
+    assert [len([*lines]) for lines in read_text([tmp_path / "a.txt"] * 2)] == [4, 4]
 
 
 @pytest.mark.parametrize("sample_by", ["document", "line"])

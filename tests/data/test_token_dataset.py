@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+import tracemalloc
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from regard.data.blocks import tokenize_stream
-from regard.data.token_dataset import tokenize_once
+from regard.data.texts import tokenize_texts
+from regard.data.token_dataset import chunked, hash_samples, tokenize_once
 from regard.errors import InvalidFile, InvalidType
-from regard.text.tokenizer import Tokenizer, train_char
+from regard.text.tokenizer import Tokenizer, train_bpe, train_char
 
 
 def fast(files, counts):
@@ -143,3 +145,42 @@ def test_a_damaged_dataset_is_refused_and_can_be_removed(tmp_path, name, damage)
     assert str(error.value).endswith(f"; remove the folder {folder}, which is then written again")
     shutil.rmtree(folder)
     assert tokenized() == expected
+
+
+def test_memory_is_a_few_bytes_per_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunked, "__defaults__", (50_000,))
+    tokenizer = train_bpe(["one two three"], 260)
+    peaks = []
+    sizes = (2_000, 8_000)  # of more characters than two chunks
+    for size in sizes:
+        path = tmp_path / f"{size}.txt"
+        path.write_text("".join(f"{'one two three ' * 10}{number}\n" for number in range(size)))
+        tracemalloc.start()
+        texts = tokenize_texts([path], tokenizer, tmp_path / "cache", max_length=40)
+        stream = tokenize_stream([path], tokenizer, tmp_path / "cache", sample_by="line", fraction_range=(0.0, 0.9))
+        assert len(texts) == size
+        assert len(stream) > size
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert (peaks[1] - peaks[0]) / (sizes[1] - sizes[0]) < 40  # bytes; a line is a str of 200
+
+
+def test_a_sample_of_files_has_their_sizes_and_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    content = bytearray(range(256)) * 4000
+    hashes = set()
+    for change in (None, 0, len(content) // 2, len(content) - 1):
+        changed = bytearray(content)
+        if change is not None:
+            changed[change] ^= 1
+        path.write_bytes(changed)
+        hashes.add(hash_samples([path]))
+    path.write_bytes(content + b"1")
+    hashes.add(hash_samples([path]))
+    assert len(hashes) == 5
+    path.write_bytes(content)
+    assert hash_samples([str(path)]) in hashes
+    path.write_bytes(b"")
+    assert hash_samples([path]) != hash_samples([path, path])
+    with pytest.raises(InvalidFile, match=r"missing: no such file"):
+        hash_samples([tmp_path / "missing"])

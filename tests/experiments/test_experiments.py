@@ -95,6 +95,7 @@ def test_multi30k_trains_once_and_writes_the_table(root, tmp_path):
     assert json.loads(result.read_text())["trainings"]["1"]["steps"] == 20
 
 
+@pytest.mark.slow
 def test_shakespeare_compares_with_gpt2_of_transformers(root, tmp_path):
     (tmp_path / "input.txt").write_text("To be, or not to be: that is the question.\n" * 200)
     printed, result = reproduced(root, tmp_path, "shakespeare", tmp_path, "--steps", 2, "--seed", 3)
@@ -108,6 +109,7 @@ def test_shakespeare_compares_with_gpt2_of_transformers(root, tmp_path):
     assert estimates == pytest.approx([actual] * 20, rel=0.05)
 
 
+@pytest.mark.slow
 def test_rnn_search_compares_with_the_transformer(root, tmp_path):
     pairs = [("the dog runs", "der Hund läuft"), ("a cat sleeps", "eine Katze schläft")]
     for part, count in (("train", 40), ("valid", 2), ("test", 2)):
@@ -120,6 +122,7 @@ def test_rnn_search_compares_with_the_transformer(root, tmp_path):
     assert result["trainings"]["1"]["steps"] == 20
 
 
+@pytest.mark.slow
 def test_polarity_compares_with_the_trainer_of_transformers(root, tmp_path):
     texts = [("a very good film", "good"), ("what a bad play", "bad")]
     for part, count in (("train", 40), ("valid", 8), ("test", 8)):

@@ -212,6 +212,17 @@ def test_a_page_without_a_title_has_the_models_name(open_page, recording):
     assert page.title() == "a model · Regard"
 
 
+def test_a_change_that_is_written_late_does_not_undo_a_navigation(open_page, recording):
+    """The event of a navigation comes after it, and the last change may be written to the address in between."""
+    page = open_page(recording, "#layer=encoder.0&head=0")
+    page.evaluate("""() => new Promise(done => {
+        addEventListener("hashchange", done, {once: true});
+        location.hash = "#layer=encoder.0&head=1";
+        history.replaceState(null, "", "#layer=encoder.0&head=0");
+    })""")
+    assert re.match(r"#layer=encoder\.0&head=1(&|$)", page.evaluate("location.hash"))
+
+
 def test_invalid_fields_of_a_link_are_replaced_in_the_url(open_page, recording):
     page = open_page(recording, "#layer=nowhere&head=99&token=source.999")
     shown = page.evaluate("location.hash")

@@ -43,6 +43,18 @@ def test_small_recordings_hold_query_key_and_value_and_large_ones_do_not():
     assert read_layer(*pack(one_layer(wide))).qkv == ()
 
 
+def test_a_dense_layer_has_neither_query_nor_key():
+    query, key = torch.zeros(1, 2, 5, 1), torch.zeros(1, 1, 7, 1)
+    scores = torch.randn(1, 2, 5, 7)
+    weights = regard.weights(query, key, score=regard.ScaledDotProduct() + regard.Bias(scores))
+    recording = one_layer(weights)
+    dense = recording.layers[0].replace(is_dense=True)
+    layer = read_layer(*pack(Recording("", "m", (dense,))))
+    assert layer.qkv == ()
+    assert layer.header["score"] == "captured"
+    np.testing.assert_allclose(layer.weights, scores.softmax(-1)[0], atol=1e-3)
+
+
 def test_heads_that_share_keys_store_them_once():
     weights = regard.weights(torch.randn(1, 4, 5, 8), torch.randn(1, 2, 6, 8))
     assert [part.shape for part in read_layer(*pack(one_layer(weights))).qkv] == [(4, 5, 8), (2, 6, 8)]

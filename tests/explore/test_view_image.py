@@ -461,3 +461,79 @@ def test_a_narrow_page_holds_the_image(open_page, image, scheme):
     hover(page, 1, 3)
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     assert page.locator(".image-frame canvas").bounding_box()["width"] > 300
+
+
+# Patches that are tokens of a text
+
+
+def of_text(order: list[int] | None = None) -> Recording:
+    """A decoder that reads an image of 2 × 3 patches between words, as LLaVA does; its patches in any order."""
+    generator = torch.Generator().manual_seed(1)
+    patches = [f"{row},{column}" for row in range(2) for column in range(3)]
+    patches = [patches[place] for place in order or range(6)]
+    tokens = ("<s>", "▁See", *patches, "▁What", "▁is", "▁it", "?")
+    query, key = (torch.randn(1, 2, len(tokens), 8, generator=generator) for _ in range(2))
+    layer = Layer("layers.0", "decoder", regard.weights(2 * query, key, mask=regard.Causal()), tokens, tokens)
+    texts = {"text": "See What is it?", "image": "cat.png"}
+    return Recording("cat.png", "a model", (layer,), texts, png(6 * 8, 4 * 8))
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("order", [None, [3, 0, 5, 1, 2, 4]])
+def test_patches_in_a_text_are_shown_on_the_image(open_page, order):
+    recording = of_text(order)
+    tokens, weights = recording.layers[0].key_tokens, recording.layers[0].weights[0, 1]
+    page = open_page(recording, "#views=text,image&head=1")
+    assert shades(page) == "how much ? attends to each patch"  # the last token, which can attend to all of them
+    for row, column in ((0, 0), (1, 1), (1, 2)):
+        tip = hover(page, row, column)
+        assert tip.locator("b").text_content() == f"patch {row},{column}"
+        exact = weights[-1, tokens.index(f"{row},{column}")].item()
+        assert_printed(tip.locator(".value").text_content(), exact, FLOAT32)
+    others = page.locator(".image-tokens button")
+    assert others.count() == 6
+    assert_printed(others.nth(2).locator(".value").text_content(), weights[-1, 8].item(), FLOAT32)
+    others.nth(2).click()  # "What"
+    page.mouse.move(0, 0)
+    assert shades(page) == "how much What attends to each patch"
+    assert_printed(hover(page, 1, 0).locator(".value").text_content(), weights[8, tokens.index("1,0")].item(), FLOAT32)
+    page.locator(".image-frame canvas").click(position=patch(page, 0, 1))
+    page.mouse.move(0, 0)
+    selected = page.locator('.token[aria-selected="true"]').all_text_contents()
+    assert [text.strip() for text in selected] == ["0,1"]
+    page.get_by_label("what attends to it").check()
+    assert shades(page) == "how much each patch attends to patch 0,1"
+    together = sum(
+        weights[tokens.index(f"{row},{column}"), tokens.index("0,1")] for row in (0, 1) for column in range(3)
+    )
+    assert_printed(note(page).rsplit(": ", 1)[1].removesuffix("."), together.item(), 6 * FLOAT32)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", ["0,0", "2,0", "0,7"])
+def test_a_patch_that_is_missing_or_twice_is_no_grid(open_page, name):
+    recording = of_text()
+    tokens = list(recording.layers[0].key_tokens)
+    tokens[tokens.index("1,1")] = name
+    layer = recording.layers[0].replace(query_tokens=tuple(tokens), key_tokens=tuple(tokens))
+    page = open_page(recording.replace(layers=[layer]), "#views=text")
+    assert page.locator(".image-frame").count() == 0
+
+
+@pytest.mark.browser
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_of_images_and_texts_has_a_grid_for_each(open_page):
+    """The vision model has more patches than the text has tokens of them, as where several are joined to one."""
+    recording, generator = of_text(), torch.Generator().manual_seed(2)
+    tokens = ("[CLS]", *(f"{row},{column}" for row in range(4) for column in range(6)))
+    query, key = (torch.randn(1, 2, len(tokens), 8, generator=generator) for _ in range(2))
+    vision = Layer("vision.layers.0", "encoder", regard.weights(query, key), tokens, tokens)
+    recording = recording.replace(layers=[vision, *recording.layers])
+    page = open_page(recording, "#views=text,matrix,image,graph&layer=vision.layers.0&head=0")
+    assert shades(page) == "how much [CLS] attends to each patch"
+    exact = vision.weights[0, 0, 0, tokens.index("3,5")].item()
+    assert_printed(hover(page, 3, 5).locator(".value").text_content(), exact, FLOAT32)
+    page = open_page(recording, "#views=text,matrix,image,graph&layer=layers.0&head=0")
+    assert shades(page) == "how much ? attends to each patch"
+    label = page.locator(".image-frame canvas").get_attribute("aria-label")
+    assert label.startswith("2 × 3 patches, shaded by")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from functools import cache
+
 import torch
 
 from regard.models import GPT, GPTConfig
@@ -13,6 +16,12 @@ LINE = "abcdefghijklmnopqrstuvwxyz .\n"
 
 
 def trained_writer() -> TextGenerator:
+    """A copy of the model, which a test may change."""
+    return deepcopy(_train())
+
+
+@cache
+def _train() -> TextGenerator:
     tokenizer = train_char([LINE])
     torch.manual_seed(0)
     sizes = {"d_model": 32, "num_heads": 2, "num_layers": 1, "d_ff": 32, "max_seq_len": 60, "dropout": 0.0}

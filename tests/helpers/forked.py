@@ -1,6 +1,6 @@
 """Processes that are forked from one that has imported what takes most of the time to import.
 
-Lightning is imported by each process itself, so that it reads the environment of that process, such as its rank.
+Lightning reads the rank when it is imported; here each process gets its own when it begins.
 """
 
 from __future__ import annotations
@@ -19,7 +19,18 @@ from typing import TextIO
 import torch
 
 _FORK_SERVER = multiprocessing.get_context("forkserver")
-_FORK_SERVER.set_forkserver_preload(["torch._dynamo", "torchmetrics", "regard.ops"])
+_TASKS = [f"regard.training.tasks.{name}" for name in ("causal_lm", "classification", "masked_lm", "translation")]
+_FORK_SERVER.set_forkserver_preload(
+    [
+        "torch._dynamo",
+        "torch.distributed.checkpoint.state_dict",
+        "torch.utils.tensorboard",
+        "torchmetrics",
+        "regard.ops",
+        "regard.training.loop",
+        *_TASKS,
+    ]
+)
 
 
 def start(function: Callable[..., object], *arguments: object, errors: Path, **environment: str) -> ForkServerProcess:
@@ -41,6 +52,39 @@ def finish(processes: Sequence[ForkServerProcess], errors: Sequence[Path], timeo
     for process, path in zip(processes, errors, strict=True):
         process.join()
         assert process.exitcode == 0, path.read_text()
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes of one training, the files of their errors, and the store in which they meet."""
+
+    processes: list[ForkServerProcess]
+    errors: list[Path]
+    store: torch.distributed.TCPStore
+
+    def finish(self) -> None:
+        """Wait for processes that must not fail."""
+        finish(self.processes, self.errors)
+
+
+def start_ranks(function: Callable[..., object], *arguments: object, folder: Path, world_size: int) -> Ranks:
+    """Call a function in processes as torchrun starts them on one machine."""
+    store = torch.distributed.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    shared = {
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": str(store.port),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "GROUP_RANK": "0",
+        "TORCHELASTIC_RUN_ID": folder.name,
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+    errors = [folder / f"errors{rank}.txt" for rank in range(world_size)]
+    processes = [
+        start(function, *arguments, errors=path, **shared, RANK=str(rank), LOCAL_RANK=str(rank))
+        for rank, path in enumerate(errors)
+    ]
+    return Ranks(processes, errors, store)
 
 
 @dataclass(frozen=True)
@@ -81,8 +125,11 @@ def _run_script(script: str, arguments: list[str], folder: str, out: str) -> Non
 
 
 def _run(function: Callable[..., object], arguments: tuple[object, ...], errors: str, environment: dict[str, str]):
+    from lightning.fabric.utilities import rank_zero
+
     sys.stderr = _redirect(2, errors)
     os.environ.update(environment)
+    rank_zero.rank_zero_only.rank = rank_zero._get_rank() or 0
     multiprocessing.set_start_method("fork", force=True)  # of a loader's workers; otherwise each imports all again
     torch.set_num_threads(1)
     function(*arguments)

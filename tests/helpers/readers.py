@@ -16,6 +16,7 @@ import transformers as hf
 from PIL import Image
 
 import regard
+from helpers.corpora import write_rows
 from helpers.model_zoo.families import IMAGE, SMALL
 from helpers.sentencepiece_models import ENGLISH, train, write_marian
 from helpers.transformers_models import bert, gpt2, llama, marian, tokenizer
@@ -28,7 +29,7 @@ from regard.text import load_tokenizer, read_alignments, read_labeled_texts, rea
 from regard.text.tokenizer import train_bpe, train_translation_bpe
 from regard.training import load_recipe
 from regard.training.metrics_file import MetricsFile
-from regard.training.state_file import load_state, save_state, saved_step
+from regard.training.state import check_shards, find_state, load_tensors, save_state
 from regard.watching import TransformersModel
 
 TEXT = "the cat sat on the mat"
@@ -117,7 +118,9 @@ def _write_data(folder: Path) -> None:
     (folder / "lines.txt.gz").write_bytes(gzip.compress("\n".join(lines).encode(), mtime=0))
     (folder / "links.txt").write_text("0-0 1-1\n2-0\n\n1-1")
     (folder / "classes.tsv").write_text("good film\tpos\nbad film\tneg\n")
-    (folder / "texts.jsonl").write_text("".join(json.dumps({"text": text, "seed": 1}) + "\n" for text in ENGLISH))
+    rows = [{"text": text, "seed": 1} for text in ENGLISH]
+    write_rows(folder / "texts.jsonl", rows)
+    write_rows(folder / "texts.parquet", rows)
 
 
 def _read_data(folder: Path) -> None:
@@ -127,7 +130,8 @@ def _read_data(folder: Path) -> None:
         lambda: list(read_pairs([folder / "lines.txt.gz"])),
         lambda: list(read_alignments(folder / "links.txt")),
         lambda: list(read_labeled_texts([folder / "classes.tsv"])),
-        lambda: read_texts(folder / "texts.jsonl"),
+        lambda: list(read_texts(folder / "texts.jsonl")),
+        lambda: list(read_texts(folder / "texts.parquet")),
     ):
         read()
 
@@ -169,28 +173,31 @@ def _write_recipe(folder: Path) -> None:
     (folder / "recipe.yaml").write_text(json.dumps(config, indent=1))
 
 
-def _write_state(folder: Path) -> None:
+def _state_tensors() -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    state = {
-        "step": 7,
-        "model": {"weight": torch.randn(5, 4, generator=generator), "bias": torch.zeros(4)},
-        "optimizer": {"state": {0: {"exp_avg": torch.zeros(4)}}, "param_groups": [{"lr": 0.1, "params": [0]}]},
-        "loader": {"epoch": 0, "position": 7},
-        "losses": torch.zeros(1, 2),
-        "random": torch.zeros(1, 99, dtype=torch.uint8),
-        "best": 1.5,
-        "num_worse": 0,
+    return {
+        "model.weight": torch.randn(5, 4, generator=generator),
+        "model.bias": torch.zeros(4),
+        "optimizer.state.bias.exp_avg": torch.zeros(4),
+        "process.0.random": torch.zeros(99, dtype=torch.uint8),
     }
-    save_state(folder / "state.ckpt", state)
+
+
+def _write_state(folder: Path) -> None:
+    fields = {"step": 7, "num_processes": 1, "loader": {"epoch": 0, "position": 7}, "best": 1.5, "num_worse": 0}
+    save_state(folder, fields, _state_tensors())
 
 
 def _read_state(folder: Path) -> None:
     """A state that is accepted is the one that was written."""
-    assert saved_step(folder / "state.ckpt") == 7
-    state = load_state(folder / "state.ckpt")
-    generator = torch.Generator().manual_seed(0)
-    assert torch.equal(state["model"]["weight"], torch.randn(5, 4, generator=generator))
-    assert state["loader"] == {"epoch": 0, "position": 7}
+    state = find_state(folder)
+    assert state is not None
+    check_shards(state)
+    assert (state.step, state.loader) == (7, {"epoch": 0, "position": 7})
+    expected = _state_tensors()
+    actual = {name: torch.ones_like(tensor) for name, tensor in expected.items()}
+    load_tensors(state.folder, actual)
+    assert all(torch.equal(actual[name], tensor) for name, tensor in expected.items())
 
 
 def _write_metrics(folder: Path) -> None:
@@ -290,11 +297,19 @@ READERS: dict[str, Reader] = {
             "links.txt": "table",
             "classes.tsv": "table",
             "texts.jsonl": "bytes",
+            "texts.parquet": "bytes",
         },
         _read_data,
     ),
     "recording": Reader(_write_recording, {"run.regard": "safetensors"}, _read_recording),
-    "state": Reader(_write_state, {"state.ckpt": "torch"}, _read_state),
+    "state": Reader(
+        _write_state,
+        {
+            "state/step-000000007/state.json": "json",
+            "state/step-000000007/shard-00001-of-00001.safetensors": "safetensors",
+        },
+        _read_state,
+    ),
     "metrics": Reader(
         _write_metrics,
         {"metrics.csv": "table"},

@@ -18,7 +18,13 @@ import torch
 torch.set_num_threads(1)
 
 from regard.training import load_recipe, train  # noqa: E402 - in a new process one thread must be set first
-from regard.training.tasks import translation  # noqa: E402, F401 - so that each fork has it
+from regard.training.tasks import (  # noqa: E402, F401 - so that each fork has them
+    causal_lm,
+    classification,
+    masked_lm,
+    tagging,
+    translation,
+)
 
 
 def run(recipe: str, *, resume: bool) -> None:

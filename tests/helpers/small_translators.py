@@ -58,11 +58,22 @@ def train(model: EncoderDecoder, steps: int = 120) -> EncoderDecoder:
     return model.eval()
 
 
+class TrainedModels(dict[str, EncoderDecoder]):
+    """One model of each kind, trained when it is first used."""
+
+    def __missing__(self, kind: str) -> EncoderDecoder:
+        torch.manual_seed(3)
+        self[kind] = train(model_from_config(KINDS[kind]))
+        return self[kind]
+
+
+MODELS = TrainedModels()  # of all folders of tests, each of which has fixtures of its own
+
+
 @pytest.fixture(scope="session")
-def models() -> dict[str, EncoderDecoder]:
+def models() -> TrainedModels:
     """One model of each kind."""
-    torch.manual_seed(3)
-    return {name: train(model_from_config(config)) for name, config in KINDS.items()}
+    return MODELS
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import tokenizers
@@ -13,12 +14,17 @@ from transformers import (
     BertForSequenceClassification,
     BertForTokenClassification,
     BertModel,
+    CLIPImageProcessor,
+    CLIPVisionConfig,
     GemmaConfig,
     GemmaForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    LlavaProcessor,
     MarianConfig,
     MarianMTModel,
     MistralConfig,
@@ -152,3 +158,22 @@ def tokenizer():
     backend.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
     names = {"pad": "[PAD]", "cls": "[CLS]", "sep": "[SEP]", "unk": "[UNK]"}
     return PreTrainedTokenizerFast(tokenizer_object=backend, **{f"{name}_token": word for name, word in names.items()})
+
+
+def save_llava(folder: Path) -> Path:
+    """A model of images of 3 × 3 patches and texts that say where they are by ``<image>``, with its processor."""
+    words = tokenizer()
+    words.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    torch.manual_seed(0)
+    config = LlavaConfig(
+        vision_config=CLIPVisionConfig(**sizes, image_size=12, patch_size=4),
+        text_config=LlamaConfig(**sizes, vocab_size=len(words), eos_token_id=None, pad_token_id=0),
+        image_token_id=words.convert_tokens_to_ids("<image>"),
+        vision_feature_layer=-1,
+    )
+    LlavaForConditionalGeneration(config).save_pretrained(folder)
+    images = CLIPImageProcessor(size={"height": 12, "width": 12}, do_center_crop=False)
+    options: Any = {"patch_size": 4, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
+    LlavaProcessor(images, words, **options).save_pretrained(folder)
+    return folder

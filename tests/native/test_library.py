@@ -16,7 +16,7 @@ import regard
 from helpers.forked import run_code
 from helpers.ops.native_library import FLAGS, FOLDER, SOURCES, copy_package, python
 from regard.errors import KernelNotSupported
-from regard.native.library import KINDS, LEVELS, Library, LinearCall, NativeCall, library
+from regard.native.library import KINDS, LEVELS, GeluCall, Library, LinearCall, NativeCall, library
 from regard.ops import attend
 from regard.ops.kernels.native.kernel import Native
 
@@ -147,11 +147,12 @@ def other_kinds(folder: Path) -> None:
     compiler = shutil.which("g++") or pytest.skip("there is no g++")
     kinds = KINDS.replace("ENTROPY LSE", "LSE ENTROPY")
     assert kinds != KINDS
-    call_bytes = ctypes.sizeof(NativeCall) + ctypes.sizeof(LinearCall)
+    call_bytes = sum(map(ctypes.sizeof, (NativeCall, LinearCall, GeluCall)))
     functions = f"""
         int regard_level() {{ return 0; }}
         int regard_run() {{ return 0; }}
         int regard_linear() {{ return 0; }}
+        int regard_gelu() {{ return 0; }}
         int regard_call_bytes() {{ return {call_bytes}; }}
         const char* regard_kinds() {{ return "{kinds}"; }}
     """

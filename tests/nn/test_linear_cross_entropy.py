@@ -7,6 +7,7 @@ import importlib
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.errors import InvalidArgument
 from regard.nn import linear_cross_entropy
@@ -23,9 +24,10 @@ def problem(tokens: int = 37, vocab: int = 50, dtype: torch.dtype = torch.float6
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.parametrize("block", [1, 300, 10_000])
-def test_equals_cross_entropy_with_its_gradients(monkeypatch, smoothing, with_bias, block):
+@pytest.mark.parametrize(("block", "piece"), [(1, 1), (300, 16 * 7), (10_000, 10_000)])
+def test_equals_cross_entropy_with_its_gradients(monkeypatch, smoothing, with_bias, block, piece):
     monkeypatch.setattr(importlib.import_module("regard.nn.linear_cross_entropy"), "CPU_BLOCK", block)
+    monkeypatch.setattr(importlib.import_module("regard.nn.linear_cross_entropy"), "CPU_PIECE", piece)
     hidden, weight, bias, target = problem()
     target[::5] = 7
     used = (hidden, weight, bias) if with_bias else (hidden, weight)
@@ -40,6 +42,24 @@ def test_equals_cross_entropy_with_its_gradients(monkeypatch, smoothing, with_bi
     gradients = zip(torch.autograd.grad(3 * result.loss, used), torch.autograd.grad(3 * expected, used), strict=True)
     for actual, other in gradients:
         torch.testing.assert_close(actual, other)
+
+
+def test_the_gradient_of_a_large_weight_is_added_to_a_few_times_in_pieces():
+    sizes = []
+
+    class Products(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func is torch.ops.aten.add_.Tensor:
+                sizes.append(args[0].shape)
+            return func(*args, **(kwargs or {}))
+
+    tokens, vocab, d_model = 512, 32_000, 128
+    hidden, weight = torch.zeros(tokens, d_model).requires_grad_(), torch.zeros(vocab, d_model).requires_grad_()
+    with Products(), torch.autocast("cpu", torch.bfloat16):
+        linear_cross_entropy(hidden, weight, torch.zeros(tokens, dtype=torch.int64))
+    pieces = [size for size in sizes if size[1:] == (d_model,)]
+    assert len(pieces) == 4
+    assert {size.numel() for size in pieces} == {2**21, vocab * d_model - 2**21}
 
 
 def test_gradcheck():

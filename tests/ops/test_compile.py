@@ -23,8 +23,8 @@ from regard.ops.tree import TreeEncoder, decode, tensors_in
 
 PYTHON = {"own", "function", "block mask"}  # rules with Python code of the user, which no operator can hold
 BUILTIN_MASKS = [name for name in masks(1, 2, TOKENS, TOKENS) if name not in PYTHON]
-BUILTIN_SCORES = [name for name in SCORES if name != "own"]
-NOT_ENCODED = {"MaskMod", "FlexBlockMask"}  # they hold functions
+BUILTIN_SCORES = [name for name in SCORES if name not in PYTHON]
+NOT_ENCODED = {"MaskMod", "FlexBlockMask", "ScoreMod"}  # they hold functions
 BUILTIN_MEASURES = {name: measure for name, measure in measures(TOKENS, TOKENS).items() if measure.builtin}
 
 
@@ -211,17 +211,18 @@ def test_the_matrix_of_a_compiled_program_can_be_computed():
 
 
 @pytest.mark.parametrize("mask", ["causal", "window", "padding", "prefix", "dense", "documents", "function"])
-@pytest.mark.parametrize("requires_grad", [True, False])
-def test_the_output_alone_compiles_as_one_graph(mask, requires_grad):
-    torch._dynamo.reset()
-    query, key, value = (tensor.detach().requires_grad_(requires_grad) for tensor in tensors())
+def test_the_output_alone_compiles_as_one_graph(mask, subtests):
     rule = masks(1, 2, TOKENS, TOKENS)[mask]
 
     def program(query, key, value):
         return attend(query * 2, key, value, mask=rule).output
 
-    compiled = torch.compile(program, backend="eager", fullgraph=True)
-    torch.testing.assert_close(compiled(query, key, value), program(query, key, value))
+    for requires_grad in (True, False):
+        with subtests.test(requires_grad=requires_grad):
+            torch._dynamo.reset()
+            inputs = [tensor.detach().requires_grad_(requires_grad) for tensor in tensors()]
+            compiled = torch.compile(program, backend="eager", fullgraph=True)
+            torch.testing.assert_close(compiled(*inputs), program(*inputs))
 
 
 def test_calls_with_a_user_s_rule_are_not_builtin():
@@ -276,3 +277,26 @@ def test_a_program_of_any_shape_takes_tensors_with_an_entry_per_head_or_sentence
     for tokens in (10, 17):
         inputs = torch.randn(3, 2, 4, tokens, 8)
         assert torch.allclose(compiled(*inputs), function(*inputs), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda W, x: W @ x,
+        lambda W, x: torch.matmul(W, x),
+        lambda W, x: W.mT @ x,
+        lambda W, x: torch.einsum("bhqk,bhkd->bhqd", W, x),
+        lambda W, x: W.sum(-1),
+        lambda W, x: W.sum(2),
+        lambda W, x: W.entropy(),
+    ],
+    ids=["product", "function", "transposed", "einsum", "sum over keys", "sum over queries", "measure"],
+)
+def test_matrices_are_read_in_compiled_code_of_all_sizes(read):
+    def program(query, key, x):
+        return read(weights(query, key, mask=Causal()), x)
+
+    compiled = torch.compile(program, backend="eager")
+    for size in (9, 7):
+        tensors = torch.randn(3, 2, 2, size, 4).unbind()
+        torch.testing.assert_close(compiled(*tensors), program(*tensors))

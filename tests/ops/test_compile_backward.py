@@ -28,7 +28,7 @@ MASKS = masks(BATCH, HEADS, TOKENS, TOKENS)
 CELLS = {mask: allowed(mask, BATCH, HEADS, TOKENS, TOKENS, 0) for mask in MASKS}
 RULES = [(mask, "blockwise") for mask in MASKS if mask not in ("own", "function", "block mask")]
 RULES += [(mask, "sparse") for mask in ("neighbors", "neighbors and", "no edges")]
-KNOWN = [score for score in SCORES if score != "own"]
+KNOWN = [score for score in SCORES if score not in ("own", "function")]
 REQUESTED = {name: m for name, m in measures(TOKENS, TOKENS).items() if m.builtin}
 
 

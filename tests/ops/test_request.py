@@ -18,6 +18,7 @@ from regard.ops.scores import (
     Bias,
     Bilinear,
     RelativeKey,
+    RelativeQuery,
     ScaledDotProduct,
     Sinks,
     SoftCap,
@@ -239,6 +240,11 @@ RULES = [  # for a matrix of 1 sequence, 2 heads, 5 queries, 5 keys, with a head
         lambda: {"score": RelativeKey(torch.ones(5, 3))},
         r"RelativeKey.table: expected .* = \(5, 4\) or .*, got \(5, 3\)",
     ),
+    (
+        lambda: {"score": RelativeQuery(torch.ones(4, 4))},
+        "RelativeQuery.table: expected an odd number of distances, .*, got 4",
+    ),
+    (lambda: {"score": Additive(torch.ones(4), negative_slope="a")}, "Additive.negative_slope: .* got 'a'"),
     (
         lambda: {"score": Sinks(ScaledDotProduct(), torch.ones(3))},
         r"Sinks.logits: expected shape \(heads,\) = \(2,\), got \(3,\)",

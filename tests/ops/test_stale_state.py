@@ -113,17 +113,17 @@ def check_changed(mask, grows, change):
         torch.testing.assert_close(actual, new[1])
 
 
-@pytest.mark.parametrize("grows", [True, False], ids=["grows", "shrinks"])
 @EVERY_MASK
-def test_a_mask_made_in_inference_mode_uses_the_new_values_of_its_tensors(mask, grows):
-    make, stored, after, old, new = case(mask, grows)
-    with torch.inference_mode():
-        stored = [tensor.clone() for tensor in stored]
-        rule = make(*stored)
-        check(rule, old)
-        for tensor, other in zip(stored, after, strict=True):
-            tensor.copy_(other)
-        check(rule, new)
+def test_a_mask_made_in_inference_mode_uses_the_new_values_of_its_tensors(mask, subtests):
+    for grows in (True, False):
+        with subtests.test(grows=grows), torch.inference_mode():
+            make, stored, after, old, new = case(mask, grows)
+            stored = [tensor.clone() for tensor in stored]
+            rule = make(*stored)
+            check(rule, old)
+            for tensor, other in zip(stored, after, strict=True):
+                tensor.copy_(other)
+            check(rule, new)
 
 
 def pickled(content):

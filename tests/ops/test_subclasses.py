@@ -40,8 +40,10 @@ from regard.ops.scores import (
     Bias,
     Bilinear,
     RelativeKey,
+    RelativeQuery,
     ScaledDotProduct,
     Score,
+    ScoreMod,
     Sinks,
     SoftCap,
     T5RelativeBias,
@@ -167,6 +169,8 @@ RULES = {
         Alibi(numbers(HEADS).abs()),
         T5RelativeBias(numbers(8, HEADS), max_distance=20),
         RelativeKey(numbers(7, 4)),
+        ScoreMod(ScaledDotProduct(), lambda score, b, h, i, j: score * (1 + h) - j / 9),
+        RelativeQuery(numbers(7, 4)),
         ScaledDotProduct() + Alibi(numbers(HEADS).abs()),
     )
 }

@@ -11,8 +11,18 @@ import torch
 from torch import Tensor
 
 from regard.errors import StaleView
-from regard.ops.masks import Causal, Padding
-from regard.ops.tree import TensorVersions, TreeEncoder, decode, map_float_tensors, map_tensors, tensors_in
+from regard.ops.masks import Causal, Mask, Padding, Window
+from regard.ops.measures import TopK
+from regard.ops.scores import ScaledDotProduct, SoftCap
+from regard.ops.tree import (
+    TensorVersions,
+    TreeEncoder,
+    decode,
+    map_float_tensors,
+    map_tensors,
+    structure,
+    tensors_in,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +82,44 @@ def test_trees_are_encoded_and_decoded():
     assert decoded["rule"].left.lengths_or_mask is lengths
     with pytest.raises(KeyError):
         decode(text, *encoder.lists, {})  # no other class is made
+
+
+def test_equal_structures_are_trees_that_differ_in_no_number_name_or_class():
+    makers = [
+        lambda: None,
+        lambda: Causal(),
+        lambda: Window(3, 0),
+        lambda: Window(3, 1),
+        lambda: Window(3, 0) & Window(1, 2),
+        lambda: Window(1, 2) & Window(3, 0),
+        lambda: Window(3, 0) | Window(1, 2),
+        lambda: SoftCap(ScaledDotProduct(), 1.5),
+        lambda: {"first": TopK(2)},
+        lambda: {"second": TopK(2)},
+        lambda: {"first": TopK(3)},
+        lambda: [slice(1, None)],
+        lambda: [slice(None, 1)],
+        lambda: (1, "it's"),
+        lambda: [1, "it's"],
+    ]
+    assert [structure(make()) for make in makers] == [structure(make()) for make in makers]
+    assert len({structure(make()) for make in makers}) == len(makers)
+
+
+class EveryThird(Mask):
+    """A user's mask, which may follow from anything."""
+
+    def allowed(self, tile):
+        return (tile.rows + tile.keys) % 3 == 0
+
+
+@pytest.mark.parametrize(
+    "held", [torch.tensor([2, 1]), EveryThird(), object(), {1, 2}, print], ids=lambda held: type(held).__name__
+)
+def test_what_may_follow_from_anything_else_has_no_structure(held):
+    for tree in (held, [held], {"a": (held,)}, Padding(held) if isinstance(held, Tensor) else Causal() & EveryThird()):
+        with pytest.raises(TypeError, match="expected built-in rules and plain data, got"):
+            structure(tree)
 
 
 def test_in_place_changes_are_noticed():

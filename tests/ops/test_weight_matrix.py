@@ -19,7 +19,7 @@ from regard.errors import InvalidArgument, InvalidType, KernelNotSupported, Stal
 from regard.ops import WeightMatrix, attend, weights
 from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.masks import Causal
-from regard.ops.measures import Diagonal, Received, TopK
+from regard.ops.measures import Received, TopK
 from regard.ops.scores import Additive
 from regard.ops.tile import KeyRange
 
@@ -428,11 +428,10 @@ def test_the_mask_moves_with_the_matrix():
     assert W.to("meta").device.type == "meta"
 
 
-@pytest.mark.parametrize(("device", "error"), [(torch.float64, InvalidType), ("gpu", InvalidArgument)])
-def test_to_takes_a_device_only(device, error):
+def test_to_names_a_device_that_there_is_not():
     for each in (matrix(Causal()), masks(B, H, Q, K)["padding"]):
-        with pytest.raises(error, match="device: expected a device such as 'cpu' or 'cuda:0', got"):
-            each.to(device)
+        with pytest.raises(InvalidArgument, match="device: expected a device such as 'cpu' or 'cuda:0', got"):
+            each.to("gpu")
 
 
 def test_copies_work_and_watch_their_own_tensors(tmp_path):
@@ -571,34 +570,11 @@ def test_padding_queries_do_not_count_in_losses():
         assert not torch.isclose(loss(known, None), loss(W, None))
 
 
-def test_the_error_for_an_attribute_of_tensors_names_the_replacement():
-    W = weights(torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4))
-    missing = [name for name in dir(torch.Tensor) if not name.startswith("_") and not hasattr(WeightMatrix, name)]
-    assert {"mean", "sum", "argmax", "T", "softmax", "numpy"} <= {*missing}
-    for name in missing:
-        with pytest.raises(
-            AttributeError, match=rf"'WeightMatrix' object has no attribute '{name}', because .*; use W"
-        ):
-            getattr(W, name)
-
-
 def test_other_missing_attributes_raise_attribute_error():
     W = weights(torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4))
     with pytest.raises(AttributeError, match=r"^'WeightMatrix' object has no attribute 'entropie'$"):
         W.entropie  # noqa: B018
     assert copy.deepcopy(W).shape == W.shape
-    assert not hasattr(W, "__array__")
-
-
-def test_the_replacements_that_errors_name_work():
-    W = weights(torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4))
-    dense = W.dense()
-    torch.testing.assert_close(W[:, :, 1:3].mean(1), dense.mean(1)[:, 1:3])
-    torch.testing.assert_close(W.measure("received")["received"], dense.sum(2))
-    torch.testing.assert_close(W.measure("max")["max"].weight, dense.amax(3))
-    assert torch.equal(W.topk(1).indices[..., 0], dense.argmax(3))
-    torch.testing.assert_close(W.measure(Diagonal(-1))["diagonal"][:, :, 1:], dense.diagonal(-1, 2, 3))
-    torch.testing.assert_close(W.mT @ dense, dense.mT @ dense)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,17 @@ from regard.ops import attend, weights
 from regard.ops.masks import DenseMask, Documents, Neighbors, Padding, Prefix, Spans
 from regard.ops.measures import GroupPool, KLDivergence, Mass, Received
 from regard.ops.rules import builtin_classes
-from regard.ops.scores import Additive, Alibi, Bias, Bilinear, RelativeKey, ScaledDotProduct, Sinks, T5RelativeBias
+from regard.ops.scores import (
+    Additive,
+    Alibi,
+    Bias,
+    Bilinear,
+    RelativeKey,
+    RelativeQuery,
+    ScaledDotProduct,
+    Sinks,
+    T5RelativeBias,
+)
 
 B, H, N, M, D = 3, 4, 9, 13, 6
 DOT = ScaledDotProduct()
@@ -37,7 +47,8 @@ RULES = {  # how a tensor of a shape is made, and the rule of it; shapes that fi
     "T5RelativeBias": (floats, lambda t: DOT + T5RelativeBias(t), [(8, H)]),
     "Bias": (floats, lambda t: DOT + Bias(t), [(N, M), (H, N, M), (B, H, N, M), (B, 1, 1, M), (M,), (N, 1)]),
     "Sinks": (floats, lambda t: Sinks(DOT, t), [(H,)]),
-    "RelativeKey": (floats, lambda t: DOT + RelativeKey(t), [(5, D), (H, 5, D)]),
+    "RelativeKey": (floats, lambda t: DOT + RelativeKey(t), [(5, D), (H, 5, D), (B, H, 5, D)]),
+    "RelativeQuery": (floats, lambda t: DOT + RelativeQuery(t), [(5, D), (H, 5, D)]),
     "Bilinear": (floats, lambda t: Bilinear(t), [(D, D), (H, D, D)]),
     "Additive": (floats, lambda t: Additive(t), [(D,), (H, D)]),
     "DenseMask": (bools, lambda t: DenseMask(t), [(N, M), (H, N, M), (B, H, N, M), (B, 1, 1, M), (M,), (N, 1)]),
@@ -73,10 +84,11 @@ def fits(name, shape, allowed):
     """Whether a shape fits: among those listed, or broadcast to the largest where the rule broadcasts."""
     if shape in allowed:
         return True
-    if name in ("T5RelativeBias", "RelativeKey") and len(shape) > 1:  # the number of buckets, or of distances, is free
-        buckets, rest = (shape[-2], (*shape[:-2], shape[-1])) if name == "RelativeKey" else (shape[0], shape[1:])
-        free = {(*each[:-2], each[-1]) if name == "RelativeKey" else each[1:] for each in allowed}
-        return rest in free and (buckets % 2 == 1 if name == "RelativeKey" else buckets >= 4)
+    if name == "T5RelativeBias" and len(shape) > 1:  # the number of buckets is free
+        return shape[1:] in {each[1:] for each in allowed} and shape[0] >= 4
+    if name in ("RelativeKey", "RelativeQuery") and len(shape) > 1:  # the number of distances is free
+        rest = {(*each[:-2], each[-1]) for each in allowed}
+        return (*shape[:-2], shape[-1]) in rest and shape[-2] % 2 == 1
     if name == "Spans":
         return len(shape) == 4 and shape[0] in (1, B) and shape[1] in (1, H) and shape[2] == N and shape[3] > 0
     if name in ("Bias", "DenseMask", "Received", "Mass"):

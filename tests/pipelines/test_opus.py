@@ -49,7 +49,7 @@ def translate_with_transformers(folder, texts, **options):
     return translations
 
 
-@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize("beam", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_translations_are_those_of_transformers(folder, beam):
     translator = Translator.load(folder, dtype=torch.float32)
     output = [best[0] for best in translator.translate(TEXTS, beam=beam)]

@@ -140,11 +140,17 @@ def test_a_part_has_its_own_mask(name, tmp_path):
     saved_part(tmp_path, matrix(mask=masks(*SHAPE)[name]), **PART)
 
 
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("name", [name for name in SCORES if name != "function"])
 def test_a_part_has_its_own_score(name, tmp_path):
     case = SCORES[name]
     rule = case.rule({name: each.float() for name, each in case.tensors(HEADS, QUERIES, KEYS, 8).items()})
     saved_part(tmp_path, matrix(score=rule, mask=regard.Causal()), **PART)
+
+
+def test_a_score_that_is_a_function_is_not_saved(tmp_path):
+    W = matrix(score=lambda score, b, h, i, j: score - j)
+    with pytest.raises(InvalidArgument, match=r"cannot save function .*: a file holds data, not code"):
+        Recording("", "", (Layer("a", "cross", W.at(batch=[0]), None, None),)).save(tmp_path / "a.regard")
 
 
 def test_a_part_of_a_part_that_differs_by_head_and_batch(tmp_path):

@@ -54,6 +54,7 @@ ARGUMENTS: dict[str, Any] = {
     "sentences": [(TEXT.split(), ("O", "O"))],
     "examples": [(TEXT, "a"), (TEXT, "b")],
     "command": None,
+    "tensors": {"model.weight": torch.zeros(2)},
     "dtype": torch.float32,
     "device": "cpu",
 }

@@ -32,7 +32,6 @@ from regard.pipelines.confidence import ConfidenceModel
 from regard.text.tokenizer import train_translation_bpe
 from regard.training.metrics_file import METRICS_FILE, MetricsFile
 from regard.training.run_log import logging_to
-from regard.training.state_file import save_state
 
 LARGE = {"name": [f"row {number}" for number in range(5000)], "number": [*range(5000)]}
 
@@ -92,7 +91,6 @@ FILES: dict[str, Callable[[Path], object]] = {
     "heads.png": save_scores,
     "heads.pdf": save_scores,
     "out.txt": save_output,
-    "state.ckpt": lambda path: save_state(path, {"a": torch.zeros(10**5)}),
     "confidence.json": save_confidence,
 }
 FOLDERS: dict[str, Callable[[Path], object]] = {

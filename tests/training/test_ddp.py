@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import os
+import random
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,13 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from helpers.forked import finish, start
+from helpers.attacks import number_of_tries, seed
+from helpers.forked import start_ranks
 from helpers.training_processes import train_rank
-from helpers.training_runs import make_recipe, write_corpus
+from helpers.training_runs import bytes_of, make_recipe, write_corpus
+from helpers.training_states import saved_tensors
 from regard.training import apply_overrides, train
+from regard.training.state import find_state
 
 TRAIN = """
 import sys, torch
@@ -41,27 +47,12 @@ def check_warnings(errors: str) -> None:
     assert "Warning" not in errors.replace("FutureWarning", ""), errors
 
 
-def train_ranks(folder: Path, keys: dict[str, Any], *, resume: bool = False, machines: int = 1) -> None:
-    """Train in two processes, as torchrun starts them on one machine or two."""
+def train_ranks(folder: Path, keys: dict[str, Any], *, resume: bool = False) -> None:
+    """Train in two processes, as torchrun starts them."""
     (folder / "recipe.yaml").write_text(yaml.safe_dump(keys))
-    store = torch.distributed.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    shared = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port), "WORLD_SIZE": "2"}
-    shared |= {
-        "LOCAL_WORLD_SIZE": str(2 // machines),
-        "TORCHELASTIC_RUN_ID": folder.name,
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-    }
-    errors = [folder / f"errors{rank}.txt" for rank in range(2)]
-    ranks = [
-        {"RANK": str(rank), "LOCAL_RANK": str(rank // machines), "GROUP_RANK": str(rank * (machines - 1))}
-        for rank in range(2)
-    ]
-    processes = [
-        start(train_rank, str(folder / "recipe.yaml"), resume, errors=path, **shared, **rank)
-        for path, rank in zip(errors, ranks, strict=True)
-    ]
-    finish(processes, errors)
-    for path in errors:
+    ranks = start_ranks(train_rank, str(folder / "recipe.yaml"), resume, folder=folder, world_size=2)
+    ranks.finish()
+    for path in ranks.errors:
         check_warnings(path.read_text())
 
 
@@ -113,8 +104,8 @@ def test_processes_resume_bit_for_bit_each_with_its_own_dropout(tmp_path: Path, 
     full, stopped = ({**keys, "output_dir": str(tmp_path / name)} for name in ("whole", "stopped"))
     train_ranks(tmp_path, full)
     train_ranks(tmp_path, apply_overrides(stopped, ["--trainer.max_steps=16"]))
-    state = torch.load(tmp_path / "stopped" / "state.ckpt", weights_only=True)
-    assert not torch.equal(*state["random"])
+    state = saved_tensors(tmp_path / "stopped")
+    assert not torch.equal(state["process.0.random"], state["process.1.random"])
     train_ranks(tmp_path, stopped, resume=True)
     actual, expected = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("stopped", "whole"))
     assert all(torch.equal(actual[name], expected[name]) for name in expected)
@@ -125,12 +116,52 @@ def test_processes_resume_bit_for_bit_each_with_its_own_dropout(tmp_path: Path, 
     ]
 
 
-def test_two_machines_are_found_without_a_key(tmp_path: Path, keys: dict[str, Any]) -> None:
-    keys["trainer"]["max_steps"] = 10
-    for machines in (1, 2):
-        train_ranks(tmp_path, {**keys, "output_dir": str(tmp_path / f"on {machines}")}, machines=machines)
-    one, two = (load_file(tmp_path / f"on {machines}" / "last" / "model.safetensors") for machines in (1, 2))
-    assert all(torch.equal(one[name], two[name]) for name in one)
+def test_killed_processes_resume_bit_for_bit(tmp_path: Path, keys: dict[str, Any]) -> None:
+    keys["model"]["dropout"] = 0.2
+    keys["checkpoint"] = {"every_n_steps": 3}
+    keys["trainer"]["log_every_n_steps"] = 1
+    train_ranks(tmp_path, {**keys, "output_dir": str(tmp_path / "whole")})
+    recipe, run, draw = tmp_path / "recipe.yaml", tmp_path / "killed", random.Random(seed())
+    recipe.write_text(yaml.safe_dump({**keys, "output_dir": str(run)}))
+    for number in range(number_of_tries(1, 20)):
+        shutil.rmtree(run, ignore_errors=True)
+        moment, seconds = draw.randint(1, 24), draw.uniform(0, 0.1)
+        ranks = start_ranks(train_rank, str(recipe), folder=tmp_path, world_size=2)
+        while (not (run / "metrics.csv").is_file() or len(rows(run)) < moment) and ranks.processes[0].is_alive():
+            time.sleep(0.005)
+        time.sleep(seconds)
+        for process in ranks.processes:
+            process.kill()
+            process.join()
+        train_ranks(tmp_path, {**keys, "output_dir": str(run)}, resume=True)
+        assert bytes_of(run) == bytes_of(tmp_path / "whole"), (number, moment, seconds)
+        columns = ("step", "loss", "valid_loss", "bleu")
+        assert [[row[name] for name in columns] for row in rows(run)] == [
+            [row[name] for name in columns] for row in rows(tmp_path / "whole")
+        ], (number, moment, seconds)
+
+
+def test_a_run_continues_with_another_number_of_processes(tmp_path: Path, keys: dict[str, Any]) -> None:
+    keys["data"]["valid"] = None
+    keys["checkpoint"] = {"every_n_steps": 100}
+    state = None
+    for num_processes, max_steps, position in ((2, 8, 16), (1, 12, 20), (2, 16, 28)):
+        changed = apply_overrides(keys, [f"--trainer.max_steps={max_steps}"])
+        before = {} if state is None else saved_tensors(tmp_path / "run")
+        if num_processes == 2:
+            train_ranks(tmp_path, changed, resume=max_steps > 8)
+        else:
+            train(make_recipe(changed), resume=True)
+        state = find_state(tmp_path / "run")
+        assert state is not None
+        assert (state.step, state.num_processes) == (max_steps, num_processes)
+        assert state.loader == {"epoch": 0, "position": position}
+        after = saved_tensors(tmp_path / "run")
+        moments = [name for name in before if name.endswith(".step")]
+        assert all(float(before[name]) + 4 == float(after[name]) == max_steps for name in moments)
+    assert [(row["step"], int(row["tokens"]) > 0) for row in rows(tmp_path / "run")] == [
+        (str(step), True) for step in (3, 6, 9, 12, 15)
+    ]
 
 
 def test_a_validation_set_of_one_batch_is_shared(tmp_path: Path, keys: dict[str, Any]) -> None:
@@ -145,9 +176,31 @@ def test_a_validation_set_of_one_batch_is_shared(tmp_path: Path, keys: dict[str,
 def test_two_devices_need_no_torchrun(tmp_path: Path, keys: dict[str, Any]) -> None:
     with (tmp_path / "train.tsv").open("a") as file:  # one process meets a longer sentence, and needs more positions
         file.write(f"{'one ' * 700}\t{'eins ' * 700}\n")
-    keys["trainer"] |= {"devices": 2, "max_steps": 30}
+    keys["trainer"] |= {"devices": 2, "max_steps": 8}
     keys["model"]["max_seq_len"] = 2000
     keys["data"] |= {"valid": "train.tsv", "max_length": 1900, "max_tokens_per_batch": 2000}
     run_script(tmp_path, keys)
     ranks = [torch.load(tmp_path / "run" / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
     assert all(torch.equal(ranks[0][name], ranks[1][name]) for name in ranks[0])
+
+
+def test_processes_resume_a_streamed_corpus_bit_for_bit(tmp_path: Path, keys: dict[str, Any]) -> None:
+    (tmp_path / "train.txt").write_text((tmp_path / "train.tsv").read_text().replace("\t", " "))
+    data = {"folder": str(tmp_path), "train": "train.txt", "streaming": True, "buffer_size": 3000}
+    keys = {
+        **{name: keys[name] for name in ("tokenizer", "optimizer", "checkpoint")},
+        "task": "causal_lm",
+        "data": {**data, "sample_by": "line", "block_size": 8, "batch_size": 4},
+        "model": {"d_model": 16, "num_heads": 2, "num_layers": 1, "d_ff": 32, "dropout": 0.1},
+        "trainer": {**keys["trainer"], "num_workers": 1},
+    }
+    full, stopped = ({**keys, "output_dir": str(tmp_path / name)} for name in ("whole", "stopped"))
+    train_ranks(tmp_path, full)
+    train_ranks(tmp_path, apply_overrides(stopped, ["--trainer.max_steps=16"]))
+    state = find_state(tmp_path / "stopped")
+    assert state is not None
+    assert state.loader["num_batches"] == 32
+    assert all(position != [0, 0, 0, 0] for position in state.loader["positions"])
+    train_ranks(tmp_path, stopped, resume=True)
+    actual, expected = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("stopped", "whole"))
+    assert all(torch.equal(actual[name], expected[name]) for name in expected)

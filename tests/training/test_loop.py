@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import logging
 import os
 import re
@@ -30,6 +31,7 @@ from regard.text.tokenizer import Tokenizer
 from regard.training import apply_overrides, load_recipe, train
 from regard.training.loop import _Run
 from regard.training.run_data import prepare_data
+from regard.training.state import find_state
 from regard.training.tasks import translation
 
 
@@ -74,16 +76,17 @@ def test_each_data_file_is_hashed_once_per_start(
     if resume:
         train(make_recipe(apply_overrides(keys, ["--trainer.max_steps=10"])))
     hashed: list[str] = []
-    original = token_dataset._hash_file
-    monkeypatch.setattr(token_dataset, "_hash_file", lambda path: hashed.append(Path(path).name) or original(path))
+    original = token_dataset.hash_file
+    monkeypatch.setattr(token_dataset, "hash_file", lambda path: hashed.append(Path(path).name) or original(path))
     train(make_recipe(keys), resume=resume)
     assert sorted(name for name in hashed if name.endswith(".tsv")) == ["train.tsv", "valid.tsv"]
 
 
 def test_the_state_is_plain_data(tmp_path: Path, keys: dict[str, Any]) -> None:
     train(make_recipe(keys))
-    state = torch.load(tmp_path / "run" / "state.ckpt", weights_only=True)
-    assert state["step"] == 30
+    folder = tmp_path / "run" / "state" / "step-000000030"
+    assert json.loads((folder / "state.json").read_text())["step"] == 30
+    assert {path.suffix for path in folder.iterdir()} == {".json", ".safetensors"}
 
 
 def test_skipped_pairs_are_counted_in_the_log(tmp_path: Path, keys: dict[str, Any]) -> None:
@@ -252,14 +255,26 @@ def test_a_finished_run_can_be_extended(tmp_path: Path, keys: dict[str, Any]) ->
     assert [row["loss"] for row in rows(tmp_path / "extended")] == [row["loss"] for row in rows(tmp_path / "whole")]
 
 
+def test_what_changes_when_a_run_is_resumed_is_logged(tmp_path: Path, keys: dict[str, Any]) -> None:
+    train(make_recipe(keys, "--trainer.max_steps=3", "--trainer.strategy=fsdp"))
+    log = tmp_path / "run" / "train.log"
+    assert "one process stores the whole model, so fsdp changes nothing" in log.read_text()
+    train(make_recipe(keys, "--trainer.max_steps=3", "--trainer.strategy=fsdp"), resume=True)
+    assert "with other keys" not in log.read_text()
+    train(make_recipe(keys, "--trainer.max_steps=4", "--trainer.precision=bf16-true"), resume=True)
+    changes = "trainer.max_steps from 3 to 4, trainer.precision from '32' to 'bf16-true', trainer.strategy from 'fsdp'"
+    assert f"resumed with other keys: {changes}" in log.read_text()
+
+
 def test_a_full_disk_ends_training_with_one_message_and_a_complete_state(tmp_path: Path, keys: dict[str, Any]) -> None:
     run = tmp_path / "run"
     train(make_recipe(keys, "--trainer.max_steps=8"))
-    before = (run / "state.ckpt").read_bytes()
-    message = re.escape(f"{run / 'state.ckpt'}: could not be saved (File too large); the state of step 8 is complete")
-    with pytest.raises(InvalidFile, match=f"^{message}$"), full_disk(len(before) - 1):
+    size = max(path.stat().st_size for path in (run / "state").rglob("*"))
+    folder = run / "state" / "step-000000014"
+    message = re.escape(f"{folder}: could not be saved (File too large); the state of step 8 is complete")
+    with pytest.raises(InvalidFile, match=f"^{message}$"), full_disk(size - 1):
         train(make_recipe(keys), resume=True)
-    assert (run / "state.ckpt").read_bytes() == before
+    assert [path.name for path in (run / "state").iterdir()] == ["step-000000008"]
     assert train(make_recipe(keys), resume=True).step == 30
 
 
@@ -300,7 +315,7 @@ def test_a_run_resumes_with_moved_data_but_not_with_other_data(tmp_path: Path, k
     for _ in range(2):
         with pytest.raises(InvalidRecipe) as error:
             train(make_recipe(other), resume=True)
-        for key, got in {"data.train": "other data", "data.valid": "none"}.items():
+        for key, got in {"data.train": f"other data in {tmp_path}/valid.tsv", "data.valid": "none"}.items():
             assert f"{key}: expected the data that the run began with, got {got}" in str(error.value)
         assert load_recipe(tmp_path / "run" / "recipe.yaml").data.train == (Path("moved.tsv"),)
 
@@ -369,7 +384,9 @@ def test_a_full_disk_after_the_state_names_its_step(tmp_path: Path, keys: dict[s
         patch.setattr(save, fail)
         with pytest.raises(InvalidFile, match=r"last: could not be saved .*; the state of step 7 is complete"):
             train(make_recipe(keys, "--trainer.max_steps=8", "--data.valid=null", "--checkpoint.average_last=0"))
-    assert torch.load(run / "state.ckpt", weights_only=True)["step"] == 7
+    state = find_state(run)
+    assert state is not None
+    assert state.step == 7
 
 
 @pytest.mark.parametrize("precision", ["32", "bf16-mixed"])
@@ -395,5 +412,5 @@ def test_unequal_batches_of_a_step_count_by_their_tokens(tmp_path: Path, keys: d
 
 def test_a_configured_root_logger_prints_no_line_again(keys: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     train(make_recipe(keys, "--trainer.max_steps=2"))
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.name.startswith("regard")]
     assert logging.getLogger("regard.training").propagate

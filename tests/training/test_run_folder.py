@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,16 +14,20 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from safetensors.torch import save_file
 
 from helpers.forked import start
 from helpers.full_disk import full_disk
+from helpers.pairwise import each_value
 from helpers.training_processes import train_and_kill
 from helpers.training_runs import bytes_of, make_recipe, rows
+from helpers.training_states import saved_tensors, write_state
 from regard.errors import InvalidArgument, InvalidCheckpoint, InvalidFile, InvalidRecipe
 from regard.training import load_recipe, saving, train
-from regard.training.state_file import save_state, saved_step
+from regard.training.state import find_state
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_existing_files_of_a_run_folder_are_respected(tmp_path: Path, keys: dict[str, Any]) -> None:
     recipe = make_recipe(keys, "--trainer.max_steps=7")
     run = re.escape(str(tmp_path / "run"))
@@ -39,26 +45,22 @@ def test_existing_files_of_a_run_folder_are_respected(tmp_path: Path, keys: dict
     with pytest.raises(InvalidRecipe, match=r"data\.train: expected the data that the run began with"):
         train(make_recipe(keys, "--data.train=valid.tsv"), resume=True)
     assert "resuming" not in (tmp_path / "run" / "train.log").read_text()
-    path = tmp_path / "run" / "state.ckpt"
-    state = torch.load(path, weights_only=True)
-    path.write_bytes(b"torn")
-    with pytest.raises(InvalidCheckpoint, match=rf"{run}/state.ckpt: expected a training state, got a damaged file"):
-        train(recipe, resume=True)
-    save_state(path, {"weights": torch.zeros(3)})
+    tensors = saved_tensors(tmp_path / "run")
+    path = tmp_path / "run" / "state" / "step-000000007" / "state.json"
+    index = path.read_bytes()
+    path.write_bytes(b"{}")
     with pytest.raises(
-        InvalidCheckpoint,
-        match=rf"{run}/state.ckpt: expected a training state, got a file without step, model, optimizer",
+        InvalidCheckpoint, match=rf"{re.escape(str(path))}: expected a training state, got a file without step, num_pr"
     ):
         train(recipe, resume=True)
-    save_state(path, [1])
-    with pytest.raises(InvalidCheckpoint, match=rf"{run}/state.ckpt: expected a training state, got a file without"):
-        train(recipe, resume=True)
-    weights = {**state["model"], "src_embedding.weight": torch.zeros(3, 4)}
-    torch.save({**state, "model": weights}, path)
+    path.write_bytes(index)
+    shard = next(path.parent.glob("*.safetensors"))
+    save_file({**tensors, "model.src_embedding.weight": torch.zeros(3, 4)}, shard)
     with pytest.raises(InvalidCheckpoint, match="its checksum does not match its content; restore it, or choose"):
         train(recipe, resume=True)
-    save_state(path, {**state, "model": weights})
-    message = r"state of this model, got another: .*\s+size mismatch for src_embedding\.weight: .*\[3, 4\].*, 16\]"
+    tensors["model.src_embedding.weight"] = torch.zeros(3, 4)
+    write_state(tmp_path / "run", tensors, loader={"epoch": 0, "position": 0})
+    message = r"state of this model, got another: model\.src_embedding\.weight: expected \(\d+, 16\), got \(3, 4\)"
     with pytest.raises(InvalidCheckpoint, match=message):
         train(recipe, resume=True)
 
@@ -67,6 +69,38 @@ def test_a_run_folder_that_cannot_be_made_is_named(tmp_path: Path, keys: dict[st
     (tmp_path / "file").touch()
     with pytest.raises(InvalidFile, match="file/run: could not be created: Not a directory"):
         train(make_recipe({**keys, "output_dir": str(tmp_path / "file" / "run")}))
+
+
+@pytest.mark.parametrize("name", ["", "state", "last"])
+def test_a_read_only_folder_is_named_before_training(
+    tmp_path: Path, keys: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, access = make_recipe(keys, "--trainer.max_steps=5"), os.access
+    train(make_recipe(keys, "--trainer.max_steps=3"))
+    folder, files = tmp_path / "run" / name, sorted((tmp_path / "run").rglob("*"))
+    # root may write anywhere
+    monkeypatch.setattr(os, "access", lambda path, *mode, **options: path != folder and access(path, *mode, **options))
+    with pytest.raises(InvalidFile) as caught:
+        train(recipe, resume=True)
+    expected = "expected a folder that can be written, got a read-only one; change its permissions, or choose another"
+    assert str(caught.value) == f"{folder}: {expected} output_dir"
+    assert sorted((tmp_path / "run").rglob("*")) == files
+
+
+def test_the_state_of_another_task_is_refused(tmp_path: Path, keys: dict[str, Any]) -> None:
+    train(make_recipe(keys, "--trainer.max_steps=1"))
+    (tmp_path / "text.txt").write_text("one two three\n" * 50)
+    other = {name: keys[name] for name in ("tokenizer", "trainer")}
+    other |= {"task": "causal_lm", "output_dir": str(tmp_path / "other")}
+    other["data"] = {"train": str(tmp_path / "text.txt"), "block_size": 8, "batch_size": 2}
+    other["model"] = {"d_model": 16, "num_heads": 2, "num_layers": 1, "d_ff": 32}
+    train(make_recipe(other, "--trainer.max_steps=1"))
+    shutil.rmtree(tmp_path / "run" / "state")
+    shutil.copytree(tmp_path / "other" / "state", tmp_path / "run" / "state")
+    message = r"run/state/step-000000001: expected a training state of this model, got another: \d+ problems:"
+    with pytest.raises(InvalidCheckpoint, match=message) as caught:
+        train(make_recipe(keys), resume=True)
+    assert len(str(caught.value).splitlines()) == 5
 
 
 def test_a_recipe_of_the_user_is_not_overwritten(tmp_path: Path, keys: dict[str, Any]) -> None:
@@ -129,7 +163,7 @@ def test_a_run_killed_between_its_first_model_and_its_first_state_is_resumed(
         with pytest.raises(RuntimeError, match="killed"):
             train(recipe)
     assert (tmp_path / "run" / "best").is_dir()
-    assert not (tmp_path / "run" / "state.ckpt").exists()
+    assert not (tmp_path / "run" / "state").exists()
     train(recipe, resume=True)
     train(make_recipe({**keys, "output_dir": str(tmp_path / "whole")}, "--checkpoint.average_last", "0"))
     for name in ("last", "best"):
@@ -141,27 +175,30 @@ def leftovers(folder: Path) -> list[Path]:
     return [path for path in folder.rglob(".*") if path.name != ".lock"]
 
 
-@pytest.mark.parametrize("resume", [False, True])
 @pytest.mark.parametrize(
-    "moment",
-    [
-        "regard.training.loop:make_fabric",
-        "regard.data.token_dataset:_hash_file",
-        "regard.training.tasks.translation:TranslationTask.train_tokenizer",
-        "regard.data.token_dataset:_write",
-        "regard.training.saving:Saver.start",
-    ],
+    ("moment", "resume"),
+    each_value(
+        [
+            "regard.training.loop:make_fabric",
+            "regard.data.token_dataset:hash_file",
+            "regard.training.tasks.translation:TranslationTask.train_tokenizer",
+            "regard.data.token_dataset:_write",
+            "regard.training.saving:Saver.start",
+        ],
+        [False, True],
+    ),
 )
 def test_a_run_killed_before_its_first_step_is_started_again_or_resumed(
     tmp_path: Path, keys: dict[str, Any], moment: str, resume: bool
 ) -> None:
+    keys["trainer"]["max_steps"] = 3
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump(keys))
     process = start(train_and_kill, str(recipe), moment, errors=tmp_path / "errors")
     process.join(300)
     assert process.exitcode == -signal.SIGKILL, (tmp_path / "errors").read_text()
     assert (tmp_path / "run" / "recipe.yaml").is_file()
-    assert train(load_recipe(recipe), resume=resume).step == 30
+    assert train(load_recipe(recipe), resume=resume).step == 3
     assert leftovers(tmp_path / "run") == []
 
 
@@ -172,7 +209,8 @@ def test_a_run_killed_after_its_last_state_gets_its_last_model_when_it_is_resume
     save = saving.save_model
 
     def killed(folder: Path, *arguments: object, **options: object) -> None:
-        if folder.name == "last" and saved_step(run / "state.ckpt") == 30:
+        state = find_state(run)
+        if folder.name == "last" and state is not None and state.step == 30:
             raise RuntimeError("killed")
         save(folder, *arguments, **options)
 
@@ -221,8 +259,26 @@ def test_two_trainings_in_one_folder_are_refused(tmp_path: Path, keys: dict[str,
 
 def test_a_run_that_fails_before_its_first_state_keeps_its_models(tmp_path: Path, keys: dict[str, Any]) -> None:
     run = tmp_path / "run"
-    message = r"state\.ckpt: could not be saved \(File too large\); no state was saved before"
+    message = r"state/step-000000030: could not be saved \(File too large\); no state was saved before"
     with pytest.raises(InvalidFile, match=message), full_disk(80_000):  # between a model and a state
         train(make_recipe(keys, "--checkpoint.every_n_steps=30"))
     assert (run / "best" / "model.safetensors").is_file()
     assert rows(run)
+
+
+def test_a_run_folder_that_was_copied_or_moved_is_the_run(tmp_path: Path, keys: dict[str, Any]) -> None:
+    train(make_recipe(keys, "--trainer.max_steps=7"))
+    original, copied, moved = (tmp_path / name for name in ("run", "copied", "moved"))
+    shutil.copytree(original, copied)
+    before = {path: path.read_bytes() for path in original.rglob("*") if path.is_file()}
+    result = train(load_recipe(copied, ["--trainer.max_steps=9"]), resume=True)
+    assert result.output_dir == copied
+    assert {path: path.read_bytes() for path in original.rglob("*") if path.is_file()} == before
+    original.rename(moved)
+    assert load_recipe(moved).output_dir == moved
+    assert train(load_recipe(moved / "recipe.yaml", ["--trainer.max_steps=9"]), resume=True).output_dir == moved
+    assert bytes_of(moved) == bytes_of(copied)
+    assert load_recipe(moved, [f"--output_dir={tmp_path / 'other'}"]).output_dir == tmp_path / "other"
+    written = moved / "recipe.yaml"  # a recipe that someone wrote says where its run is
+    written.write_text("# mine\n" + written.read_text().replace(str(moved), str(original)))
+    assert load_recipe(moved).output_dir == original

@@ -252,9 +252,9 @@ def test_a_diverging_training_stops_without_saving(recipes):
 def test_a_run_without_its_state_is_not_restarted_over_its_models(recipes):
     recipe = make_recipe(recipes["classification"], "--trainer.max_steps", "2")
     folder = train(recipe).output_dir
-    (folder / "state.ckpt").unlink()
+    shutil.rmtree(folder / "state")
     before = (folder / "last" / "model.safetensors").read_bytes(), (folder / "metrics.csv").read_bytes()
-    with pytest.raises(InvalidArgument, match=r"state\.ckpt: no such file, but there are models"):
+    with pytest.raises(InvalidArgument, match=r"state: no complete state, but there are models"):
         train(recipe, resume=True)
     with pytest.raises(InvalidArgument, match="expected an empty folder, got the models of a run"):
         train(recipe)

@@ -94,8 +94,9 @@ def test_a_subclass_is_recorded_as_it_computes():
     query, key, _ = functional.linear(x, scaled.in_proj_weight).chunk(3, -1)
     torch.testing.assert_close(result.layers[0].weights.dense()[:, 0], dense(query, key, scale=0.3))
     module = OwnSoftmax(16, 1)
-    with pytest.raises(InvalidArgument, match="OwnSoftmax: computes attention in its own code"), regard.watch(module):
+    with pytest.warns(UserWarning, match=r"softmax of the model \(OwnSoftmax\)"), regard.watch(module) as result:
         module(x)
+    torch.testing.assert_close(result.layers[0].weights.dense()[:, 0], dense(x, x, scale=1.0))
 
 
 def test_torchs_function_may_be_called_by_any_module():
@@ -160,11 +161,9 @@ def test_a_model_may_not_run_in_two_threads_at_once():
     assert [layer.weights.shape[2] in (3, 5) for layer in result.layers] == [True]
 
 
-class FlexAttention(nn.Module):
+class LinearAttention(nn.Module):
     def forward(self, x):
-        from torch.nn.attention.flex_attention import flex_attention
-
-        return flex_attention(x, x, x)
+        return x.softmax(-1) @ (x.softmax(-2).mT @ x)
 
 
 class Both(nn.Module):
@@ -172,15 +171,19 @@ class Both(nn.Module):
         return sdpa(x, x, x) + (x @ x.mT).softmax(-1) @ x
 
 
-@pytest.mark.filterwarnings("ignore:flex_attention called without")
 def test_unrecordable_attention_among_recorded_layers_is_named():
     x = torch.randn(1, 2, 5, 16)
-    model, message = nn.Sequential(Calls(lambda x: sdpa(x, x, x)), FlexAttention()), r"1 \(FlexAttention\): computes"
+    model = nn.Sequential(Calls(lambda x: sdpa(x, x, x)), LinearAttention())
+    message = r"1 \(LinearAttention\) computes"
     with pytest.raises(InvalidArgument, match=message), regard.watch(model):
         model(x)
-    with pytest.warns(UserWarning, match=r"not recorded, .*\(Both\): 0"), regard.watch(nn.Sequential(Both())) as result:
+    with pytest.warns(UserWarning, match=r"the softmax of 0 \(Both\)"), regard.watch(nn.Sequential(Both())) as result:
         result.model(x)
-    hidden, message = Calls(lambda x: FlexAttention()(x)), "Calls: nothing was recorded: no attention was found in its"
+    assert [(layer.name, layer.is_dense) for layer in result.layers] == [("0", False), ("0#2", True)]
+    hidden, message = (
+        Calls(lambda x: (x @ x.mT).exp() @ x),
+        "Calls: nothing was recorded: no attention was found in its",
+    )
     with pytest.raises(InvalidArgument, match=message), regard.watch(hidden):
         hidden(x)
 

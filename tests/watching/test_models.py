@@ -16,7 +16,7 @@ from regard.errors import InvalidArgument
 transformers = pytest.importorskip("transformers")
 from helpers.model_zoo import build  # noqa: E402
 from helpers.model_zoo.families import SMALL, built, padding  # noqa: E402
-from helpers.model_zoo.sweep import _accepted, _run, _same, _tensors  # noqa: E402
+from helpers.model_zoo.sweep import _same, accepted, run, tensors  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -135,29 +135,22 @@ CASTING = ["DeepseekV3Model", "MiniCPM3Model", "Aimv2Model", "ParakeetEncoder", 
 def test_autocast_changes_nothing_but_the_dtype(name):
     try:
         model = small(name)
-        inputs, _ = _accepted(model)
+        inputs, _ = accepted(model)
         with torch.autocast("cpu", torch.bfloat16):
-            expected = _run(model, inputs)
+            expected = run(model, inputs)
     except Exception as error:  # noqa: BLE001 (a model that cannot be built, or does not run so, is no case)
         pytest.skip(str(error))
     with torch.autocast("cpu", torch.bfloat16):
         try:
             with regard.watch(model, ["entropy"]) as result:
-                output = _run(model, inputs)
+                output = run(model, inputs)
         except InvalidArgument as error:
             assert name not in CASTING
             assert "query" not in str(error)  # noqa: PT017
             return
-    assert all(map(_same, _tensors(output), _tensors(expected)))
+    assert all(map(_same, tensors(output), tensors(expected)))
     if name in CASTING:
         assert {layer.weights.request.query.dtype for layer in result.layers} == {torch.bfloat16}
-
-
-def test_falcon_names_the_option_that_its_own_attention_comes_with():
-    model = small("FalconModel")
-    message = r"\(FalconAttention\): computes .* with output_attentions=True; leave that out"
-    with pytest.raises(InvalidArgument, match=message), regard.watch(model), torch.no_grad():
-        model(IDS, output_attentions=True)
 
 
 def test_the_error_for_attention_that_was_not_called():
@@ -268,4 +261,4 @@ def test_torch_s_fast_path_is_the_only_difference(layer):
     expected = model(*args)  # with gradients there is no fast path
     with regard.watch(model):
         output = model(*args)
-    assert all(map(_same, _tensors(output), _tensors(expected)))
+    assert all(map(_same, tensors(output), tensors(expected)))

@@ -27,20 +27,6 @@ def _bert(layers=2):
     return transformers.BertModel(transformers.BertConfig(**BERT, num_hidden_layers=layers))
 
 
-@pytest.mark.parametrize("depths", [[1], [2, 1]])
-def test_windows_of_images_are_not_sequences(depths):
-    sizes = {"image_size": 32, "patch_size": 4, "embed_dim": 8, "window_size": 4, "num_heads": [1] * len(depths)}
-    model = transformers.SwinModel(transformers.SwinConfig(**sizes, depths=depths))
-    for images in (1, 2):
-        recording = _watched(model, torch.randn(images, 3, 32, 32)).recording
-        for sequence in (None, 0, 1):
-            with pytest.raises(InvalidArgument, match=r"sequence: expected layers .* batch.*layers=\[\.\.\.\]"):
-                recording.select(sequence)
-        first = recording.layers[0]
-        window = recording.select(2, layers=[first.name])  # of the batch of this layer
-        assert torch.equal(window.layers[0].weights.dense(), first.weights.at(batch=2).dense())
-
-
 def test_windows_in_a_module_of_torch():
     class Windows(nn.Module):
         def forward(self, images):
@@ -52,7 +38,7 @@ def test_windows_in_a_module_of_torch():
         recording.select(1)
 
 
-def test_images_of_texts_are_not_texts():
+def test_images_of_texts_are_those_of_their_text():
     text = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     vision = {**text, "image_size": 8, "patch_size": 4}
     config = transformers.LlavaConfig(
@@ -64,22 +50,21 @@ def test_images_of_texts_are_not_texts():
     model, ids = transformers.LlavaForConditionalGeneration(config), torch.randint(40, (2, 20))
     ids[:, 2:10] = 49  # two images of four patches in each text
     recording = _watched(model, input_ids=ids, pixel_values=torch.randn(4, 3, 8, 8)).recording
-    assert {layer.weights.shape[0] for layer in recording.layers} == {2, 4}
-    with pytest.raises(
-        InvalidArgument, match=r"sequence: expected layers with one batch, got batches of 4 \(model\.vis"
-    ):
-        recording.select(1)
     tokens = [str(token) for token in ids[1].tolist()]
-    selected = recording.select(1, tokens=tokens, layers=["model.language_model"])
-    assert [layer.name for layer in selected.layers] == ["model.language_model.layers.0.self_attn"]
-    full = recording.layers["model.language_model.layers.0.self_attn"].weights
-    assert torch.equal(selected.layers[0].weights.dense(), full.at(batch=1).dense())
+    selected = recording.select(1, tokens={"model.language_model": tokens})
+    language, vision_name = "model.language_model.layers.0.self_attn", "model.vision_tower.encoder.layers.0.self_attn"
+    assert torch.equal(selected.layers[language].weights.dense(), recording.layers[language].weights.dense()[1:])
+    assert selected.layers[language].key_tokens == tuple(tokens)
+    images = selected.layers[vision_name]
+    assert torch.equal(images.weights.dense(), recording.layers[vision_name].weights.dense()[2:])
+    assert images.batch_axis.places == ("image 1", "image 2")
+    assert [layer.name for layer in recording.select(1, tokens=tokens, layers=["model.language_model"]).layers] == [
+        language
+    ]
 
 
 def test_tokens_of_a_text_with_a_vision_tower():
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
-    text, vision = {**sizes, "vocab_size": 50}, {**sizes, "image_size": 8, "patch_size": 4}
-    model = transformers.CLIPModel(transformers.CLIPConfig(text_config=text, vision_config=vision))
+    model = _clip()
     ids, tokens = torch.tensor([[1, 5, 6, 7, 8, 49]]), list("abcdef")
     recording = _watched(model, input_ids=ids, pixel_values=torch.randn(1, 3, 8, 8)).recording
     message = r"tokens: expected 5 tokens for vision_model\.\S+, got 6; to name only the layers with 6, "
@@ -88,6 +73,42 @@ def test_tokens_of_a_text_with_a_vision_tower():
     selected = recording.select(tokens=tokens, layers=["text_model"])
     assert [layer.key_tokens for layer in selected.layers] == [tuple(tokens)] * 2
     assert len(recording.select(layers="vision_model").layers) == 2
+
+
+def _clip():
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    text, vision = {**sizes, "vocab_size": 50}, {**sizes, "image_size": 8, "patch_size": 4}
+    return transformers.CLIPModel(transformers.CLIPConfig(text_config=text, vision_config=vision))
+
+
+def test_tokens_of_each_part():
+    ids, patches = torch.tensor([[1, 5, 6, 7, 8, 49]]), ["[CLS]", "0,0", "0,1", "1,0", "1,1"]
+    recording = _watched(_clip(), input_ids=ids, pixel_values=torch.randn(1, 3, 8, 8)).recording
+    selected = recording.select(tokens={"text_model": ids[0], "vision_model": patches})
+    assert selected.layers["text_model.encoder.layers.1"].query_tokens == ("1", "5", "6", "7", "8", "49")
+    assert selected.layers["vision_model.encoder.layers.1"].key_tokens == tuple(patches)
+    inner = {"vision_model": patches, "vision_model.encoder.layers.1": list("abcde"), "text_model": None}
+    selected = recording.select(tokens=inner)
+    assert selected.layers["vision_model.encoder.layers.0"].key_tokens == tuple(patches)
+    assert selected.layers["vision_model.encoder.layers.1"].key_tokens == tuple("abcde")
+    assert not selected.layers["text_model.encoder.layers.1"].has_tokens
+
+
+@pytest.mark.parametrize(
+    ("tokens", "error", "message"),
+    [
+        ({"text_mod": ["a"]}, InvalidArgument, "tokens: unknown layer 'text_mod'.*; known: vision_model"),
+        ({"text_model": "abcdef"}, InvalidType, r"tokens\['text_model'\]: expected a list with a name for each token"),
+        ({3: ["a"]}, InvalidType, "tokens: expected names of parts of the model, got 3"),
+        ({"text_model": list("abc")}, InvalidArgument, r"tokens: expected 6 tokens for text_model\.\S+, got 3$"),
+        (list("abcdef"), InvalidArgument, r"pass layers=\['text_model'\], or tokens=\{'text_model': \[\.\.\.\]\}"),
+    ],
+)
+def test_tokens_of_each_part_are_checked(tokens, error, message):
+    ids = torch.tensor([[1, 5, 6, 7, 8, 49]])
+    recording = _watched(_clip(), input_ids=ids, pixel_values=torch.randn(1, 3, 8, 8)).recording
+    with pytest.raises(error, match=message):
+        recording.select(tokens=tokens)
 
 
 @pytest.mark.parametrize(

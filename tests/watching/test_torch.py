@@ -250,17 +250,16 @@ class Mixed(nn.Module):
         return self.attend(x, x, x, None)
 
 
-def test_weights_that_cannot_be_recorded_are_named_whatever_the_class_is_called():
+def test_weights_that_a_module_computes_are_recorded_whatever_its_class_is_called():
     x = torch.randn(1, 2, 5, 8)
-    message = r"Mixed: not recorded, because .* \(ChannelMixer\): mixer; to record only the others"
+    message = r"Mixed: dense weights were recorded at the softmax of mixer \(ChannelMixer\)"
     with pytest.warns(UserWarning, match=message), regard.watch(Mixed()) as result:
         result.model(x)
-    assert [layer.name for layer in result.layers] == ["attend"]
+    assert [layer.name for layer in result.layers] == ["mixer", "attend"]
+    torch.testing.assert_close(result.layers[0].weights.dense(), (x.mT @ x).softmax(-1))
     with regard.watch(Mixed(), layers=["attend"]) as result:
         result.model(x)
-    message = "ChannelMixer computes attention in its own code"
-    with pytest.raises(InvalidArgument, match=message), regard.watch(ChannelMixer()) as result:
-        result.model(x)
+    assert [layer.name for layer in result.layers] == ["attend"]
 
 
 class Residual(nn.Module):

@@ -11,7 +11,6 @@ from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 import regard
-from regard.errors import InvalidArgument
 
 SIZES = list(itertools.product(range(1, 7), range(1, 7)))  # queries and keys
 
@@ -228,11 +227,6 @@ def test_another_text_with_as_many_keys_does_not_join():
         model(*torch.randn(3, 1, 1, 3, 4))
         model(torch.randn(1, 1, 1, 4), *torch.randn(2, 1, 1, 4, 4))
     assert [tuple(each.layers[0].weights.shape[2:]) for each in result.recordings] == [(3, 3), (1, 4)]
-
-
-def test_positions_are_checked():
-    with pytest.raises(InvalidArgument, match=r"positions: expected 'last' or None, got 'first'; leave it out"):
-        regard.watch(nn.Linear(1, 1), positions="first")
 
 
 def test_the_interface_of_transformers_without_a_mask_of_its_own():

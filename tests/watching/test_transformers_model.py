@@ -183,11 +183,12 @@ def test_position_embeddings_reserved_for_padding_shorten_the_limit(tmp_path):
         roberta.record("the " * 9)
 
 
-def test_models_with_custom_embedding_modules_are_refused(tmp_path):
+def test_models_with_a_softmax_of_their_own_are_recorded(tmp_path):
     hf.IBertModel(hf.IBertConfig(**SMALL, max_position_embeddings=12, pad_token_id=1)).save_pretrained(tmp_path)
     tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(InvalidArgument, match="computes attention in its own code"):
-        TransformersModel.load(tmp_path).record("the mat")
+    with pytest.warns(UserWarning, match=r"softmax of .* \(IBertSelfAttention\)"):
+        recording = TransformersModel.load(tmp_path).record("the mat")
+    assert recording.layers[0].is_dense
 
 
 def test_errors_of_a_model_are_shown(tmp_path):

@@ -9,15 +9,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.analysis.fused_weights import (
+    FusedWeights,
+    Fusion,
+    check_self_attention,
+    gradient_times_weights,
+    matrices_of,
+)
 from regard.analysis.padding import valid_queries
+from regard.analysis.token_grids import PatchMerging, merging_before, result_shape, windows_of
 from regard.checks import Checks
-from regard.errors import InvalidArgument, InvalidType, require, short_repr
+from regard.errors import InvalidArgument, require, short_repr
 from regard.ops import WeightMatrix
 from regard.ops.indexing import Selection, resolve_index
 from regard.recordings.layer import Layer, check_head_indices
 
-HeadFusion = Literal["mean", "max"] | Selection
-"""How the heads of a layer become one: their mean, their maximum, or the mean of some of them."""
+HeadFusion = Literal["mean", "max", "min"] | Selection
+"""How the heads of a layer become one: their mean, maximum or minimum, or the mean of some of them."""
 
 MAX_FLOW_EDGES = 10**6
 """`flow` solves a maximum-flow problem over all edges for each cell of its result."""
@@ -29,33 +37,49 @@ def rollout(
     queries: Selection = None,
     head_fusion: HeadFusion = "mean",
     residual_weight: float = 0.5,
+    discard_ratio: float = 0.0,
+    use_gradients: bool = False,
 ) -> Float[Tensor, "batch queries keys"]:
     """Attention rollout: how much of each input token is in each token of the last layer, R = A_L · … · A₁.
 
     A = r · I + (1 − r) · W with the residual weight r and the fused heads W of a layer. Each row of A is divided by its
-    sum, which matters where a row of W sums to less than 1 (no key, or a sink) or, with ``"max"``, to more.
+    sum, which matters where a row of W sums to less than 1 (no key, a sink, or discarded cells) or, with ``"max"``, to
+    more.
+
+    In a layer of windows (Swin, SAM), W is block-diagonal: the matrix of each window at the places that its tokens have
+    in the image, also where windows are shifted, without the cells of padding. Where a stage merges 2 × 2 tokens, as
+    Swin does, R is multiplied by a matrix that gives each of them the same share of the merged token.
 
     Args:
         layers: The self-attention of each layer, from the input on: `Layer`s of a recording, or weight matrices (batch,
-            heads, tokens, tokens).
+            heads, tokens, tokens). Of a model with several parts, those of one: ``result.layers.encoder`` or
+            ``result.layers.within("vision_model")``.
         queries: Tokens of the last layer: an int, several, bools or a slice. Default: all.
-        head_fusion: ``"mean"``, ``"max"``, or the heads whose mean is taken, by their indices in the model.
+        head_fusion: ``"mean"``, ``"max"``, ``"min"``, or the heads whose mean is taken, by their indices in the model.
         residual_weight: The share r of the residual connection, from 0 to below 1.
+        discard_ratio: The share of the cells of each fused matrix W, the smallest ones, that count as 0, from 0 to
+            below 1. The first cell, that of a class token, always counts.
+        use_gradients: Whether W are weights times their gradients, ∇W · W; after the heads are fused, negative cells
+            count as 0. The layers are those of ``regard.watch(model, weight_gradients=True)`` after a backward pass.
 
     Returns:
-        (batch, queries, tokens), with gradients. Every row sums to 1, or to 0 if its token is padding; with r = 0, to 0
-        where it leads to rows without keys.
+        (batch, queries, tokens), with gradients unless `use_gradients`; the batch of layers of windows is that of the
+        images, and tokens are those of the first layer, row by row. Every row sums to 1, or to 0 if its token is
+        padding; with r = 0, to 0 where it leads to rows without keys.
 
     Raises:
         InvalidType: If the layers are neither `Layer`s nor weight matrices.
-        InvalidArgument: If the layers do not have the same tokens as queries and as keys, or a number is out of range;
-            every problem is in the message.
+        InvalidArgument: If the layers do not have the same tokens as queries and as keys, as in Hiera, which pools
+            queries; or a number is out of range; every problem is in the message. With `use_gradients`, if a layer has
+            no gradient.
 
     Memory:
-        O(tokens * queries): each layer is multiplied by the rows and never dense. ``"max"`` computes blocks of rows.
+        O(tokens * queries): each layer is multiplied by the rows and never dense. ``"max"``, ``"min"`` and
+        `use_gradients` compute blocks of rows. `discard_ratio` holds the cells of one fused matrix, tokens².
 
     Reference:
-        Abnar and Zuidema 2020, "Quantifying Attention Flow in Transformers", section 3.
+        Abnar and Zuidema 2020, "Quantifying Attention Flow in Transformers", section 3. `discard_ratio` and
+        `use_gradients` are those of jacobgil/vit-explain, which divides columns, not rows, by the sums.
 
     Examples:
         >>> import regard, torch
@@ -63,25 +87,52 @@ def rollout(
         >>> regard.analysis.rollout(layers, queries=[0, 49]).shape
         torch.Size([1, 2, 50])
     """
+    with Checks() as checks:
+        checks.number("discard_ratio", discard_ratio, low=0, below=1)
+        if not isinstance(use_gradients, bool):
+            checks.fail_type(f"use_gradients: expected True or False, got {short_repr(use_gradients)}")
     matrices, rows, fusions = _validate(layers, queries, head_fusion, residual_weight)
-    batch, _, tokens, _ = matrices[0].shape
+    if discard_ratio and any(windows_of(layer) is not None for layer in layers):
+        raise InvalidArgument("discard_ratio: expected 0 for layers of windows, whose matrices are not of one image")
+    steps: list[FusedWeights | PatchMerging] = []
+    for number, (layer, weights, fusion) in enumerate(zip(layers, matrices, fusions, strict=True)):
+        merging = merging_before(layers, number)
+        steps += [] if merging is None else [merging]
+        matrix = gradient_times_weights(layer, number) if use_gradients else weights
+        matrix = matrix if isinstance(fusion, str) else matrix.at(heads=fusion)
+        steps.append(FusedWeights(matrix, _fusion(fusion, use_gradients), discard_ratio, windows_of(layer)))
+    batch, tokens = result_shape(layers)
     result = torch.eye(tokens, dtype=matrices[0].dtype, device=matrices[0].device)[rows].expand(batch, -1, -1)
-    for weights, fusion in zip(reversed(matrices), reversed(fusions), strict=True):
-        result = _propagate(weights, result, fusion, residual_weight)
+    for step in reversed(steps):
+        if isinstance(step, PatchMerging):
+            result = step.transposed_times(result.mT).mT
+        else:
+            result = _propagate(step, result, residual_weight)
+    if any(windows_of(layer) is not None for layer in layers):
+        return result
     return result * valid_queries(matrices[0], is_self=True)[:, rows, None]
 
 
-def _propagate(weights: WeightMatrix, rows: Tensor, head_fusion: HeadFusion, residual_weight: float) -> Tensor:
+def _fusion(head_fusion: HeadFusion, use_gradients: bool) -> Fusion | None:
+    """How the heads of a block become one; None for their mean."""
+    reduce = {"max": torch.amax, "min": torch.amin}.get(str(head_fusion), torch.mean)
+    if use_gradients:
+        return lambda block: reduce(block, 1).clamp(min=0)
+    return None if reduce is torch.mean else lambda block: reduce(block, 1)
+
+
+def _propagate(fused: FusedWeights, rows: Tensor, residual_weight: float) -> Tensor:
     """The product of rows, (batch, rows, tokens), with the matrix A of a layer."""
-    if head_fusion == "max":
-        fused = ((block, weights.at(queries=block).dense().amax(1)) for block in weights.query_blocks())
-        pairs = [(rows[..., block] / _row_sums(part.sum(-1), residual_weight), part) for block, part in fused]
-        shares, attended = torch.cat([share for share, _ in pairs], -1), sum(share @ part for share, part in pairs)
+    if fused.is_mean or fused.windows is not None:
+        ones = rows.new_ones(len(rows), rows.shape[2], 1)
+        shares = rows / _row_sums(fused.times(ones)[..., 0], residual_weight)
+        attended = fused.transposed_times(shares.mT).mT
     else:
-        weights = weights if isinstance(head_fusion, str) else weights.at(heads=head_fusion)
-        ones = torch.ones(weights.shape[3], dtype=weights.dtype, device=weights.device)
-        shares = rows / _row_sums((weights @ ones).mean(1), residual_weight)
-        attended = (weights.mT @ shares.mT[:, None]).mean(1).mT
+        shares, attended = torch.zeros_like(rows), torch.zeros_like(rows)
+        for block, part in fused.blocks():
+            share = rows[..., block] / _row_sums(part.sum(-1), residual_weight)
+            shares[..., block] = share
+            attended = attended + share @ part
     return residual_weight * shares + (1 - residual_weight) * attended
 
 
@@ -127,6 +178,8 @@ def flow(
         torch.Size([1, 1, 4])
     """
     matrices, rows, _ = _validate(layers, queries, "mean", residual_weight)
+    if any(windows_of(layer) is not None for layer in layers):
+        raise InvalidArgument("layers: flow takes layers of all tokens, not of windows; use rollout")
     batch, _, tokens, _ = matrices[0].shape
     count = len(layers) * tokens**2
     if count > MAX_FLOW_EDGES:
@@ -161,29 +214,19 @@ def _validate(
     layers: Sequence[Layer | WeightMatrix], queries: Selection, head_fusion: HeadFusion, residual_weight: float
 ) -> tuple[list[WeightMatrix], list[int], list[HeadFusion]]:
     """The weight matrices, the indices of the queries, and the heads of each layer; raises every problem."""
-    if not isinstance(layers, Sequence) or not all(isinstance(layer, (Layer, WeightMatrix)) for layer in layers):
-        raise InvalidType(
-            "layers: expected a list of layers or of weight matrices from the input on, as recording.layers.encoder, "
-            f"got {type(layers).__name__}"
-        )
-    if not layers:
-        raise InvalidArgument("layers: expected at least one layer, got none")
-    matrices = [layer.weights if isinstance(layer, Layer) else layer for layer in layers]
+    matrices = matrices_of(layers)
     fusions: list[Any] = []
-    first, _, tokens, _ = matrices[0].shape
+    _, tokens = result_shape(layers)
     with Checks() as checks:
+        check_self_attention(checks, layers)
         for number, weights in enumerate(matrices):
-            batch, heads, rows, keys = weights.shape
-            if rows != keys:
-                checks.fail(f"layers: expected as many queries as keys in layer {number}, got {rows} and {keys}")
-            if (batch, rows) != (first, tokens):
-                expected = f"expected batch {first} and {tokens} tokens, as in the first layer"
-                checks.fail(f"layers: {expected}, got {batch} and {rows} in layer {number}")
             fusions.append(_select_recorded(checks, layers[number], head_fusion))
             if not isinstance(head_fusion, str):
-                resolve_index(checks, f"head_fusion in layer {number}", fusions[-1], heads, weights.device)
-        if isinstance(head_fusion, str) and head_fusion not in ("mean", "max"):
-            checks.fail(f"head_fusion: expected 'mean', 'max' or indices of heads, got {short_repr(head_fusion)}")
+                resolve_index(checks, f"head_fusion in layer {number}", fusions[-1], weights.shape[1], weights.device)
+        if isinstance(head_fusion, str) and head_fusion not in ("mean", "max", "min"):
+            checks.fail(
+                f"head_fusion: expected 'mean', 'max', 'min' or indices of heads, got {short_repr(head_fusion)}"
+            )
         checks.number("residual_weight", residual_weight, low=0, below=1)
         rows = resolve_index(checks, "queries", slice(None) if queries is None else queries, tokens, matrices[0].device)
     assert rows is not None

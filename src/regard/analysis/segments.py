@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.analysis.segment_positions import LayerSegments, Positions, Segments, resolve_segments
 from regard.analysis.tables import Columns
-from regard.errors import InvalidArgument, InvalidType
+from regard.errors import InvalidArgument, InvalidType, short_repr
 from regard.ops.masks import Padding, Window
 from regard.ops.measures import Mass, Measure, Received
 from regard.recordings.layer import Layer, require_one_sequence
@@ -19,7 +19,11 @@ from regard.recordings.recording import Recording
 
 
 def segment_attention(
-    recording: Recording | Iterable[Layer], segments: Segments | None = None, queries: Positions | None = None
+    recording: Recording | Iterable[Layer],
+    segments: Segments | None = None,
+    queries: Positions | None = None,
+    *,
+    by_query: bool = False,
 ) -> Columns:
     """The share of attention that each head gives to the segments of a text.
 
@@ -52,10 +56,13 @@ def segment_attention(
             of a chat if there are some, else positions.
         queries: Count only these: a part of the text, a range, slice or list of positions, or the name of a segment or
             turn. Default: all.
+        by_query: Whether each query has shares of its own, such as those of the documents of a prompt in each generated
+            token, instead of the mean over queries. The segments must be named or turns.
 
     Returns:
         Columns by name, as ``pandas.DataFrame`` takes them: ``layer``, ``kind``, ``head`` (its index in the model),
-        ``segment``, ``num_tokens`` and ``share``. A row is a segment of a head.
+        ``segment``, ``num_tokens`` and ``share``. A row is a segment of a head. With `by_query` there are ``query``,
+        its index, and ``token`` before ``segment``, and a row is a segment of a query of a head.
 
     Raises:
         InvalidType: If an argument has the wrong type.
@@ -76,8 +83,13 @@ def segment_attention(
         >>> table["segment"][:2], round(sum(table["share"][:2]), 3)
         (['subject', 'rest'], 1.0)
     """
+    if not isinstance(by_query, bool):
+        raise InvalidType(f"by_query: expected True or False, got {short_repr(by_query)}")
+    all_resolved = resolve_segments(_as_layers(recording), segments, queries)
+    if by_query:
+        return _shares_by_query(all_resolved)
     columns: Columns = {name: [] for name in ("layer", "kind", "head", "segment", "num_tokens", "share")}
-    for resolved in resolve_segments(_as_layers(recording), segments, queries):
+    for resolved in all_resolved:
         layer = resolved.layer
         shares, counts = segment_shares(resolved), segment_sizes(resolved)
         for number, head in enumerate(layer.head_indices):
@@ -87,6 +99,31 @@ def segment_attention(
             columns["segment"] += list(counts)
             columns["num_tokens"] += list(counts.values())
             columns["share"] += [shares[name][number].item() for name in counts]
+    return columns
+
+
+def _shares_by_query(all_resolved: Sequence[LayerSegments]) -> Columns:
+    """The table of `segment_attention` with a row for each query."""
+    names = ("layer", "kind", "head", "query", "token", "segment", "num_tokens", "share")
+    columns: Columns = {name: [] for name in names}
+    for resolved in all_resolved:
+        if resolved.num_recent:
+            raise InvalidArgument(
+                "by_query: expected named segments, because those by position differ between queries; pass "
+                'segments={"document": "its text"}, ranges, or the turns of a chat'
+            )
+        layer, counts = resolved.layer, segment_sizes(resolved)
+        weights = layer.weights.detach().at(queries=resolved.queries)
+        is_key = torch.zeros(weights.shape[3], len(counts), dtype=weights.dtype, device=weights.device)
+        for number, keys in enumerate(resolved.keys.values()):
+            is_key[keys, number] = 1
+        shares = (weights @ is_key)[0].tolist()  # (heads, queries, segments)
+        for head, of_head in zip(layer.head_indices, shares, strict=True):
+            for query, of_query in zip(resolved.queries.tolist(), of_head, strict=True):
+                for (segment, count), share in zip(counts.items(), of_query, strict=True):
+                    row = (layer.name, layer.kind, head, query, layer.query_tokens[query], segment, count, share)
+                    for name, cell in zip(names, row, strict=True):
+                        columns[name].append(cell)
     return columns
 
 

@@ -13,7 +13,7 @@ from regard.cli.options import DeviceOption, DtypeOption, JsonOption, OutputOpti
 from regard.cli.output import open_output, strip_newlines
 from regard.errors import InvalidFile
 from regard.text.display import is_blank
-from regard.text.readers import display_name, read_lines
+from regard.text.lines import display_name, read_lines
 
 
 def classify(

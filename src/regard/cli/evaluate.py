@@ -22,7 +22,8 @@ from regard.cli.options import (
 from regard.cli.output import open_output, progress
 from regard.cli.score import note_on_bleu, print_scores, read_aligned
 from regard.errors import InvalidArgument, InvalidCheckpoint
-from regard.text.readers import read_references, read_texts
+from regard.text.readers import read_references
+from regard.text.tables import read_texts
 
 
 def evaluate(
@@ -96,5 +97,5 @@ def _read_test(test: Path, references: list[Path]) -> tuple[list[str], list[list
         return read_references(test)
     if test == Path("-") and Path("-") in references:
         raise InvalidArgument("--reference: expected a file, got standard input, which is the test data")
-    sources = read_texts(test)
+    sources = list(read_texts(test))
     return sources, read_aligned(references, len(sources))

@@ -19,7 +19,7 @@ from regard.cli.options import (
 )
 from regard.cli.output import open_output
 from regard.cli.texts import reject_recording
-from regard.text.readers import read_lines
+from regard.text.lines import read_lines
 
 
 def generate(

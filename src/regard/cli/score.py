@@ -14,7 +14,9 @@ import typer
 from regard.cli.options import JsonOption, ReferenceOption, TokenizeOption, reject_options
 from regard.cli.output import note
 from regard.errors import InvalidArgument, InvalidFile
-from regard.text.readers import display_name, read_references, read_texts
+from regard.text.lines import display_name
+from regard.text.readers import read_references
+from regard.text.tables import read_texts
 
 if TYPE_CHECKING:
     from regard.metrics.score import Score
@@ -67,7 +69,7 @@ def score(
     A reference file whose name ends in `.tsv` has lines of source, tab, reference, as for `regard evaluate`: the texts
     belong to its distinct sources, in order. Texts of other files belong line by line.
     """
-    texts, references = read_texts(file), reference or []
+    texts, references = list(read_texts(file)), reference or []
     metrics = list(dict.fromkeys(metric or (OF_TRANSLATIONS if references else (Metric.DIVERSITY,))))
     of_references = [name for name in metrics if name != Metric.DIVERSITY]
     if of_references and not references:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from regard.pipelines import Translation
     from regard.recordings.recording import Recording
 
-OF_MODELS = ("model", "dtype", "device", "lines", "target", "max_new_tokens")
+OF_MODELS = ("model", "dtype", "device", "lines", "target", "image", "max_new_tokens")
 """Parameters that a recording has no use for."""
 
 
@@ -43,6 +43,9 @@ def show(
     target: Annotated[
         str | None,
         typer.Option(help="Target text of an encoder-decoder (by default it generates one); second text for a BERT."),
+    ] = None,
+    image: Annotated[
+        Path | None, typer.Option(help="Image for a model that reads an image and a text, which says where it is.")
     ] = None,
     max_new_tokens: Annotated[
         int | None, typer.Option(min=1, help="Generate up to this many tokens and record them too.")
@@ -75,10 +78,11 @@ def show(
         regard show "The cat sat on the mat." --model minilm --layer encoder.5 --token cat
 
     `--model` also takes a folder with any Hugging Face model and its tokenizer. For vision models pass an image path;
-    only the page is written.
+    only the page is written. A model of images and texts takes both.
 
         regard show "Once upon a time" --model llama/ --max-new-tokens 30
         regard show cat.png --model vit/
+        regard show "USER: <image> What is it? ASSISTANT:" --image cat.png --model llava/
 
     `-o` can also name a recording, for `regard serve` and `regard compare`, or a file for the weights of the table.
     With `--lines` there is one for each line that is not empty: weights-1.csv, weights-2.csv, ...
@@ -105,12 +109,12 @@ def show(
 
     loaded = load_any(model, dtype=dtype, device=device, pairs=target is not None)
     unused, because = {
-        Translator: (["max_new_tokens"], "this model translates"),
-        TextGenerator: (["target"], "this model continues a text"),
-        TextEncoder: (["target", "max_new_tokens"], "this model reads one text and generates none"),
+        Translator: (["image", "max_new_tokens"], "this model translates"),
+        TextGenerator: (["target", "image"], "this model continues a text"),
+        TextEncoder: (["target", "image", "max_new_tokens"], "this model reads one text and generates none"),
     }.get(type(loaded), ([], ""))
     reject_options(context, unused, because)
-    options = {"target": target, "max_new_tokens": max_new_tokens}
+    options = {"target": target, "image": image, "max_new_tokens": max_new_tokens}
     options = {name: value for name, value in options.items() if name not in unused}
     for source in inputs:
         with source.naming_errors():

@@ -14,7 +14,7 @@ from regard.cli.options import DeviceOption, DtypeOption, JsonOption, OutputOpti
 from regard.cli.output import open_output
 from regard.cli.texts import check_texts, reject_recording
 from regard.errors import InvalidArgument, InvalidFile
-from regard.text.readers import display_name, read_lines
+from regard.text.lines import display_name, read_lines
 
 if TYPE_CHECKING:
     from regard.pipelines import WordPrediction

@@ -14,7 +14,7 @@ from regard.cli.options import RECORDING_SUFFIX, reject_options
 from regard.cli.output import note
 from regard.errors import InvalidArgument, InvalidFile, short_repr
 from regard.text.display import is_blank
-from regard.text.readers import display_name, read_lines
+from regard.text.lines import display_name, read_lines
 
 
 def check_texts(texts: Mapping[str, str | None]) -> None:

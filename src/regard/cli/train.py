@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 from textwrap import fill
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from regard.errors import InvalidArgument, InvalidFile
+
+if TYPE_CHECKING:
+    from regard.training import Recipe
 
 
 def _print_keys(value: bool) -> None:
@@ -49,7 +52,10 @@ def train(
         regard train runs/mine --resume
         regard train toy-causal-lm --dry-run
 
-    - `data.train`, `data.valid`: UTF-8 files, plain or `.gz`; `--data.valid null` trains without validation
+    - `data.train`, `data.valid`: UTF-8 files, plain or `.gz`, or `.parquet`, `.jsonl` or `.json` files with columns;
+      `--data.valid null` trains without validation
+
+    - `data.streaming`: true for a corpus that is tokenized while the model trains; not for tagging
 
     - `data.folder`: where their paths start; default: the working directory
 
@@ -57,18 +63,20 @@ def train(
 
     Each task reads its own format. The toy recipes train in minutes, on data from the package.
 
-    - translation: source, tab, target per line, or two aligned files: `--data.train "[train.en, train.de]"`.
+    - translation: source, tab, target per line, or two aligned files: `--data.train "[train.en, train.de]"`; or the
+      columns `--data.source_column` and `--data.target_column`.
       Recipes: toy-translation, tatoeba-en-de, multi30k-en-de, tatoeba-rnn-search
 
-    - classification: text, tab, class per line. Recipes: toy-classification, polarity
+    - classification: text, tab, class per line; or the columns `--data.text_column` and `--data.label_column`.
+      Recipes: toy-classification, polarity
 
     - tagging: one word and its tag per line, an empty line between sentences (CoNLL columns: the word first, the tag
       last); or a `.jsonl` file of objects with tokens and tags. Recipe: toy-tagging
 
-    - masked_lm: one text per line. Recipes: toy-masked-lm, tatoeba-masked-lm
+    - masked_lm: one text per line, or per row of `--data.text_column`. Recipes: toy-masked-lm, tatoeba-masked-lm
 
-    - causal_lm: running text, or one text per line with `--data.sample_by line`, as in toy-causal-lm. Recipes:
-      toy-causal-lm, shakespeare-characters
+    - causal_lm: running text, or one text per line with `--data.sample_by line`, as in toy-causal-lm, or per row of
+      `--data.text_column`. Recipes: toy-causal-lm, shakespeare-characters
 
     The run folder gets models for `--model` of other commands: `last`; `best`, if there is validation; `averaged`, only
     with `--checkpoint.average_last N`: the mean weights of the last N snapshots. It also gets train.log, metrics.csv
@@ -78,26 +86,42 @@ def train(
     `regard export` writes a model for transformers. `--dry-run` and the log of the run say at the start whether that
     will be possible; with `--checkpoint.format transformers`, the run writes that format, or does not start.
     """
+    from regard import training
+    from regard.training.processes import Processes
+
+    with Processes() as processes:
+        with processes.together():  # a wrong recipe is refused before lightning is imported
+            loaded = _load(recipe, context.args)
+            if dry_run and processes.rank == 0:
+                _describe(loaded, resume=resume)
+        if dry_run:
+            return
+        result = training.train_with(processes, loaded, resume=resume)
+    if result.signal is not None:
+        raise typer.Exit(128 + result.signal)
+
+
+def _load(recipe: Path, keys: list[str]) -> Recipe:
+    """Read a recipe, and check its files."""
+    from regard.training.recipe_file import data_source, load_recipe
+
     if str(recipe).startswith("--"):
         raise InvalidArgument(
             f"recipe: expected the recipe before its keys, got {recipe} first; write `regard train RECIPE {recipe} ...`"
         )
-    from regard import training
-    from regard.training.recipe_file import data_source
-
-    loaded = training.load_recipe(recipe, context.args)  # a wrong recipe is refused before lightning is imported
+    loaded = load_recipe(recipe, keys)
     try:
         loaded.check_files()
     except InvalidFile as error:
         source = data_source(recipe)
         raise InvalidFile(f"{error}\nadd `--data.folder FOLDER`; {source}" if source else str(error)) from None
-    if dry_run:
-        from regard.training.run_folder import check_folder
+    return loaded
 
-        check_folder(loaded.output_dir, resume=resume)
-        print(f"{loaded.output_dir}: {loaded.task}, {loaded.trainer.max_steps} steps")
-        print(loaded.describe_export())
-        return
-    result = training.train(loaded, resume=resume)
-    if result.signal is not None:
-        raise typer.Exit(128 + result.signal)
+
+def _describe(recipe: Recipe, *, resume: bool) -> None:
+    """Check the run folder, and print what a training would do."""
+    from regard.training.run_folder import check_folder
+
+    check_folder(recipe.output_dir, resume=resume)
+    print(f"{recipe.output_dir}: {recipe.task}, {recipe.trainer.max_steps} steps")
+    print(recipe.describe_export())

@@ -24,7 +24,7 @@ from regard.cli.options import (
 from regard.cli.output import note, open_output, progress, stdin_is_terminal, strip_newlines
 from regard.errors import InvalidFile
 from regard.text.display import is_blank
-from regard.text.readers import display_name, read_lines
+from regard.text.lines import display_name, read_lines
 
 if TYPE_CHECKING:
     from regard.pipelines import Translation, Translator

@@ -57,8 +57,7 @@ class ResumableSampler(Sampler[BatchIndices]):
     ) -> None:
         with Checks() as checks:
             checks.integer("seed", seed, low=0, optional=True)
-            has_size = checks.integer("world_size", world_size, low=1)
-            checks.integer("rank", rank, low=0, below=world_size if has_size else None)
+            check_rank(checks, rank, world_size)
         self.make_batches, self.seed, self.rank, self.world_size = make_batches, seed, rank, world_size
         self.epoch = self.position = 0  # after the last batch that was delivered
         self._plan: tuple[int, list[np.ndarray]] | None = None
@@ -121,6 +120,12 @@ class ResumableSampler(Sampler[BatchIndices]):
         self.epoch, self.position = epoch, position
 
 
+def check_rank(checks: Checks, rank: int, world_size: int) -> None:
+    """Check that ``rank`` is that of one of ``world_size`` processes."""
+    has_size = checks.integer("world_size", world_size, low=1)
+    checks.integer("rank", rank, low=0, below=world_size if has_size else None)
+
+
 class ResumableLoader(DataLoader[Any]):
     """Batches of a dataset in the order of a `ResumableSampler`, whose state counts delivered batches only.
 
@@ -151,7 +156,7 @@ class ResumableLoader(DataLoader[Any]):
             sampler=ResumableSampler(make_batches, **order),
             num_workers=num_workers,
             pin_memory=pin_memory,
-            worker_init_fn=_ignore_ctrl_c,
+            worker_init_fn=ignore_ctrl_c,
             generator=torch.Generator(),  # else each iterator would draw a number from torch's global generator
         )
 
@@ -169,7 +174,7 @@ class ResumableLoader(DataLoader[Any]):
         self.sampler.load_state_dict(state)
 
 
-def _ignore_ctrl_c(worker: int) -> None:
+def ignore_ctrl_c(worker: int) -> None:
     """The main process may need further batches before it stops."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -223,7 +228,8 @@ def token_budget_batches(
 def _cut(order: np.ndarray, longest: np.ndarray, max_tokens: int) -> list[np.ndarray]:
     batches: list[np.ndarray] = []
     start = width = 0
-    for index, length in enumerate(longest[order].tolist()):
+    in_order = (length for rows in split(order, 1 << 16) for length in longest[rows].tolist())  # not one long list
+    for index, length in enumerate(in_order):
         width = max(width, length)
         if (index + 1 - start) * width > max_tokens:
             batches.append(order[start:index])
@@ -231,8 +237,14 @@ def _cut(order: np.ndarray, longest: np.ndarray, max_tokens: int) -> list[np.nda
     return [*batches, order[start:]] if len(order) else []
 
 
+MAX_POOL = 50
+"""Batches of a pool at most; random ones of short texts are nearly half padding, those of such a pool about 3 %."""
+
+
 def shuffled_batches(lengths: np.ndarray, batch_size: int) -> MakeBatches:
-    """Batches of a size, shuffled in training; in validation, longer rows come first.
+    """Batches of a size: in training of rows of similar length, shuffled; in validation, longer rows come first.
+
+    In each epoch of the training, rows are dealt to at least four random pools, and cut into batches by length there.
 
     Raises:
         InvalidType: If ``batch_size`` is not an int.
@@ -242,7 +254,12 @@ def shuffled_batches(lengths: np.ndarray, batch_size: int) -> MakeBatches:
         checks.integer("batch_size", batch_size, low=1)
 
     def make_batches(rng: np.random.Generator | None) -> list[np.ndarray]:
-        return split(np.argsort(-lengths, kind="stable") if rng is None else rng.permutation(len(lengths)), batch_size)
+        if rng is None:
+            return split(np.argsort(-lengths, kind="stable"), batch_size)
+        pool_size = batch_size * min(max(len(lengths) // (4 * batch_size), 1), MAX_POOL)
+        pools = split(rng.permutation(len(lengths)), pool_size)
+        batches = [rows for pool in pools for rows in split(pool[np.argsort(lengths[pool], kind="stable")], batch_size)]
+        return [batches[index] for index in rng.permutation(len(batches))]
 
     return make_batches
 

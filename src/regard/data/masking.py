@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,10 +13,11 @@ from torch import Tensor
 
 from regard.checks import Checks
 from regard.data.batching import BatchIndices, ResumableLoader, token_budget_batches
-from regard.data.texts import TextBatch, TextDataset
-
-IGNORE_INDEX = -100
-"""The label of a token that is not to be predicted."""
+from regard.data.streaming import Corpus, FilePart, StreamLoader
+from regard.data.texts import TextBatch, TextDataset, encode_texts, nonempty
+from regard.data.token_dataset import TokenDataset, chunked
+from regard.nn.linear_cross_entropy import IGNORE_INDEX
+from regard.text.tables import read_texts
 
 
 def mask_tokens(
@@ -92,6 +95,53 @@ def masked_lm_loader(
     make_batches = partial(token_budget_batches, lengths, lengths, max_tokens)
     masking = {"mlm_probability": mlm_probability, "mask_id": mask_id, "vocab_size": vocab_size}
     return ResumableLoader(dataset, make_batches, partial(collate_masked, pad_id=pad_id, **masking), **options)
+
+
+def stream_masked(
+    parts: Sequence[FilePart],
+    tokenizer: Any,
+    max_tokens: int,
+    *,
+    mask_id: int,
+    max_length: int,
+    seed: int,
+    buffer_size: int,
+    mlm_probability: float = 0.15,
+    text_column: str = "text",
+    **options: Any,
+) -> StreamLoader:
+    """Token-budget batches of texts that are tokenized in passing, masked differently in each epoch: `TextBatch`.
+
+    Args:
+        parts: Parts of files, from `split_files`.
+        tokenizer: The tokenizer.
+        max_tokens: Maximum tokens of a batch, with padding.
+        mask_id: Id of the mask token.
+        max_length: Longer texts are truncated to as many tokens, as in `tokenize_texts`.
+        seed: Seed of the order and of masks.
+        buffer_size: Characters of the texts of which similarly long ones are shuffled together.
+        mlm_probability: Probability of selecting a token, above 0 and at most 1.
+        text_column: The column of the texts in Parquet and JSON Lines.
+        options: Those of `StreamLoader`, whose errors are raised.
+    """
+    masking = {"mlm_probability": mlm_probability, "mask_id": mask_id, "vocab_size": tokenizer.vocab_size}
+    sizes = {"max_length": max_length, "max_tokens": max_tokens}
+    make_loader = partial(_load_buffer, tokenizer=tokenizer, pad_id=tokenizer.pad_id, **sizes, **masking)
+    read = partial(_read_part, text_column=text_column)
+    return StreamLoader(Corpus(parts, read, len, make_loader, buffer_size, seed), **options)
+
+
+def _read_part(part: FilePart, *, text_column: str) -> Iterator[str]:
+    return nonempty(read_texts(part.path, text_column, part.part), Counter())
+
+
+def _load_buffer(
+    texts: Sequence[str], *, tokenizer: Any, max_length: int, max_tokens: int, **options: Any
+) -> ResumableLoader:
+    encode = partial(encode_texts, tokenizer=tokenizer, max_length=max_length, counts=Counter())
+    (rows,) = TokenDataset.from_chunks([encode(chunk, split_special_tokens=True)] for chunk in chunked(texts, len))
+    dataset = TextDataset(rows, np.full(len(rows), -1, np.int32), 0, 0)
+    return masked_lm_loader(dataset, max_tokens, **options)
 
 
 def collate_masked(dataset: TextDataset, indices: BatchIndices, *, pad_id: int, **masking: Any) -> TextBatch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,9 +14,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.data.batching import BatchIndices, ResumableLoader, pad_batch, token_budget_batches
+from regard.data.streaming import Corpus, FilePart, StreamLoader
 from regard.data.token_dataset import Columns, FileHashes, TokenDataset, chunked, tokenize_once
 from regard.errors import InvalidFile
-from regard.text.readers import read_alignments, read_pairs
+from regard.text.readers import read_alignments, read_pairs, read_pairs_of_file
 from regard.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer
 
 
@@ -70,17 +71,21 @@ def tokenize_pairs(
     *,
     max_length: int | None = None,
     alignments: str | Path | None = None,
+    source_column: str = "source",
+    target_column: str = "target",
     hashes: FileHashes | None = None,
 ) -> PairDataset:
     """Tokenize parallel text, or reopen it from the cache.
 
     Args:
-        files: One TSV or two line-aligned files, as for `read_pairs`.
+        files: One TSV, two line-aligned files, or Parquet or JSON Lines files, as for `read_pairs`.
         tokenizer: The tokenizer.
         cache: Folder of tokenized datasets. They depend on what the files contain, not on their names.
         max_length: Pairs with more tokens on a side are skipped, and counted. Default: no limit.
         alignments: File with one line per pair, as for `read_alignments`. Every token of a target word is aligned with
             the first token of its source word.
+        source_column: The column of the sources in Parquet and JSON Lines, as for `regard.text.read_texts`.
+        target_column: The column of the targets.
         hashes: Computes the hashes of the files; pass the same one to read each file once for several datasets.
 
     Raises:
@@ -88,7 +93,8 @@ def tokenize_pairs(
     """
     aligned = None if alignments is None else Path(alignments)
     names = ["source", "target"] if aligned is None else ["source", "target", "alignment"]
-    options = {"tokenizer": tokenizer, "max_length": max_length, "alignments": aligned}
+    columns = {"source_column": source_column, "target_column": target_column}
+    options = {"tokenizer": tokenizer, "max_length": max_length, "alignments": aligned, **columns}
     (source, target, *rest), counts = tokenize_once(cache, names, _tokenize, files, hashes=hashes, **options)
     if not len(source):
         skipped = f"{counts['num_empty']} empty, {counts['num_too_long']} too long"
@@ -103,9 +109,23 @@ def _tokenize(
     tokenizer: Tokenizer,
     max_length: int | None,
     alignments: Path | None,
+    source_column: str,
+    target_column: str,
+) -> Iterator[Columns]:
+    pairs = read_pairs(files, source_column=source_column, target_column=target_column)
+    yield from _encode(pairs, counts, tokenizer=tokenizer, max_length=max_length, alignments=alignments)
+
+
+def _encode(
+    pairs: Iterable[tuple[str, str]],
+    counts: Counter[str],
+    *,
+    tokenizer: Tokenizer,
+    max_length: int | None,
+    alignments: Path | None = None,
 ) -> Iterator[Columns]:
     links = None if alignments is None else read_alignments(alignments)
-    for chunk in chunked(enumerate(read_pairs(files), start=1)):
+    for chunk in chunked(enumerate(pairs, start=1), lambda item: _length(item[1])):
         sources, targets = (tokenizer.encode([pair[side] for _, pair in chunk]) for side in (0, 1))
         rows: list[tuple[list[int], ...]] = []
         for (line, _), source, target in zip(chunk, sources, targets, strict=True):
@@ -149,6 +169,50 @@ def pair_loader(dataset: PairDataset, max_tokens: int, **options: Any) -> Resuma
     """
     make_batches = partial(token_budget_batches, dataset.source.lengths, dataset.target.lengths, max_tokens)
     return ResumableLoader(dataset, make_batches, collate_pairs, **options)
+
+
+def stream_pairs(
+    parts: Sequence[FilePart],
+    tokenizer: Tokenizer,
+    max_tokens: int,
+    *,
+    max_length: int,
+    seed: int,
+    buffer_size: int,
+    source_column: str = "source",
+    target_column: str = "target",
+    **options: Any,
+) -> StreamLoader:
+    """Token-budget batches of pairs that are tokenized in passing: `PairBatch`.
+
+    Args:
+        parts: Parts of TSV, Parquet or JSON Lines files, from `split_files`.
+        tokenizer: The tokenizer.
+        max_tokens: Maximum tokens of a batch, as in `token_budget_batches`.
+        max_length: Pairs with more tokens on a side are skipped.
+        seed: Seed of the order.
+        buffer_size: Characters of the pairs of which similarly long ones are shuffled together.
+        source_column: The column of the sources in Parquet and JSON Lines.
+        target_column: The column of the targets.
+        options: Those of `StreamLoader`, whose errors are raised.
+    """
+    read = partial(_read_part, source_column=source_column, target_column=target_column)
+    make_loader = partial(_load_buffer, max_tokens=max_tokens, tokenizer=tokenizer, max_length=max_length)
+    return StreamLoader(Corpus(parts, read, _length, make_loader, buffer_size, seed), **options)
+
+
+def _read_part(part: FilePart, **columns: str) -> Iterator[tuple[str, str]]:
+    return read_pairs_of_file(part.path, part=part.part, **columns)
+
+
+def _load_buffer(pairs: Sequence[tuple[str, str]], *, max_tokens: int, **options: Any) -> ResumableLoader:
+    counts: Counter[str] = Counter()
+    source, target = TokenDataset.from_chunks(_encode(pairs, counts, **options), 2)
+    return pair_loader(PairDataset(source, target, None, counts["num_empty"], counts["num_too_long"]), max_tokens)
+
+
+def _length(pair: tuple[str, str]) -> int:
+    return len(pair[0]) + len(pair[1])
 
 
 def collate_pairs(dataset: PairDataset, indices: BatchIndices) -> PairBatch:

@@ -99,7 +99,7 @@ def _tokenize(
     files: Sequence[str | Path], counts: Counter[str], *, tokenizer: Any, max_length: int, tags: Sequence[str]
 ) -> Iterator[Columns]:
     indices = {tag: index for index, tag in enumerate(tags)}
-    for sentences in chunked(read_tagged_sentences(files)):
+    for sentences in chunked(read_tagged_sentences(files), lambda sentence: sum(map(len, sentence.words))):
         encoded = tokenizer.encode_words([sentence.words for sentence in sentences])
         truncated = truncate([ids for ids, _ in encoded], max_length, tokenizer)
         rows: list[list[int]] = []
@@ -122,7 +122,7 @@ def _tokenize(
 
 
 def tag_loader(dataset: TaggedDataset, batch_size: int, pad_id: int, **options: Any) -> ResumableLoader:
-    """Batches of sentences whose words have tags: `TextBatch`. In validation, longer sentences come first.
+    """Batches of tagged sentences of similar length: `TextBatch`. In validation, longer sentences come first.
 
     Args:
         dataset: The sentences.

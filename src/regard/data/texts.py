@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +15,11 @@ from torch import Tensor
 
 from regard.checks import Checks
 from regard.data.batching import BatchIndices, ResumableLoader, shuffled_batches
+from regard.data.streaming import Corpus, FilePart, StreamLoader
 from regard.data.token_dataset import Columns, FileHashes, TokenDataset, chunked, tokenize_once
 from regard.errors import InvalidFile, did_you_mean, short_repr
-from regard.text.readers import read_labeled_texts, read_lines
+from regard.text.readers import read_labeled_rows, read_labeled_texts
+from regard.text.tables import read_texts
 
 MAX_LABELS = 20
 """More labels than this are refused if there are also more than half as many as texts."""
@@ -61,14 +62,18 @@ class TextBatch(NamedTuple):
     num_targets: int
 
 
-def read_label_names(files: Sequence[str | Path]) -> tuple[str, ...]:
+def read_label_names(files: Sequence[str | Path], **columns: str) -> tuple[str, ...]:
     """The labels that occur in files, sorted.
+
+    Args:
+        files: As for `read_labeled_texts`.
+        columns: Its ``text_column`` and ``label_column``.
 
     Raises:
         InvalidFile: If `read_labeled_texts` cannot read a file, if there are fewer than two labels, or so many that
             they cannot be labels.
     """
-    counts = Counter(label for _, _, label in read_labeled_texts(files))
+    counts = Counter(label for _, _, label in read_labeled_texts(files, **columns))
     names, paths = tuple(sorted(counts)), " and ".join(map(str, files))
     if len(names) > MAX_LABELS and 2 * len(names) > counts.total():
         raise InvalidFile(
@@ -87,17 +92,21 @@ def tokenize_texts(
     *,
     max_length: int,
     labels: Sequence[str] | None = None,
+    text_column: str = "text",
+    label_column: str = "label",
     hashes: FileHashes | None = None,
 ) -> TextDataset:
     """Tokenize texts, or reopen them from the cache.
 
     Args:
-        files: With labels, as for `read_labeled_texts`; else each line is a text.
+        files: With labels, as for `read_labeled_texts`; else each line is a text, or each row of Parquet or JSON Lines.
         tokenizer: The tokenizer.
         cache: Folder of tokenized datasets. They depend on what the files contain, not on their names.
         max_length: Longer texts are truncated to as many tokens; they keep their last special token. It leaves room
             for at least one token that is not special.
         labels: Names of the labels. Default: texts have no labels.
+        text_column: The column of the texts in Parquet and JSON Lines, as for `regard.text.read_texts`.
+        label_column: The column of the labels.
         hashes: Computes the hashes of the files; pass the same one to read each file once for several datasets.
 
     Raises:
@@ -108,7 +117,8 @@ def tokenize_texts(
     with Checks() as checks:
         num_special = len(tokenizer.encode([""], add_special_tokens=True)[0])
         checks.integer("max_length", max_length, low=num_special + 1)
-    options = {"tokenizer": tokenizer, "max_length": max_length, "labels": labels}
+    columns = {"text_column": text_column, "label_column": label_column}
+    options = {"tokenizer": tokenizer, "max_length": max_length, "labels": labels, **columns}
     (texts, indices), counts = tokenize_once(cache, ["texts", "labels"], _tokenize, files, hashes=hashes, **options)
     if not len(texts):
         raise InvalidFile(f"{' and '.join(map(str, files))}: expected at least one text, got none")
@@ -122,13 +132,46 @@ def _tokenize(
     tokenizer: Any,
     max_length: int,
     labels: Sequence[str] | None,
+    text_column: str,
+    label_column: str,
 ) -> Iterator[Columns]:
-    for chunk in chunked(_read_lines(files, counts) if labels is None else _read_labeled(files, labels)):
+    if labels is None:
+        texts = (text for path in files for text in read_texts(path, text_column))
+        rows = ((text, -1) for text in nonempty(texts, counts))
+    else:
+        columns = {"text_column": text_column, "label_column": label_column}
+        rows = (row for path in files for row in _read_labeled(path, labels, **columns))
+    # "[MASK]" is text in masked language modeling, where batches mask tokens; a classifier reads it as a token
+    yield from _encode(rows, counts, tokenizer, max_length, split_special_tokens=labels is None)
+
+
+def _encode(
+    rows: Iterable[tuple[str, int]], counts: Counter[str], tokenizer: Any, max_length: int, **options: Any
+) -> Iterator[Columns]:
+    for chunk in chunked(rows, _length):
         texts, indices = zip(*chunk, strict=True)
-        # "[MASK]" is text in masked language modeling, where batches mask tokens; a classifier reads it as a token
-        encoded = tokenizer.encode(texts, add_special_tokens=True, split_special_tokens=labels is None)
-        counts["num_truncated"] += sum(len(ids) > max_length for ids in encoded)
-        yield truncate(encoded, max_length, tokenizer), [[index] for index in indices]
+        yield encode_texts(texts, tokenizer, max_length, counts, **options), [[index] for index in indices]
+
+
+def _length(row: tuple[str, int]) -> int:
+    return len(row[0])
+
+
+def nonempty(texts: Iterable[str], counts: Counter[str]) -> Iterator[str]:
+    """Texts without surrounding white space, except empty ones, which are counted."""
+    for text in map(str.strip, texts):
+        counts["num_empty"] += not text
+        if text:
+            yield text
+
+
+def encode_texts(
+    texts: Sequence[str], tokenizer: Any, max_length: int, counts: Counter[str], **options: Any
+) -> list[list[int]]:
+    """Token ids of texts with special tokens, truncated to ``max_length``."""
+    encoded = tokenizer.encode(texts, add_special_tokens=True, **options)
+    counts["num_truncated"] += sum(len(ids) > max_length for ids in encoded)
+    return truncate(encoded, max_length, tokenizer)
 
 
 def truncate(sequences: Sequence[list[int]], max_length: int, tokenizer: Any) -> list[list[int]]:
@@ -138,25 +181,18 @@ def truncate(sequences: Sequence[list[int]], max_length: int, tokenizer: Any) ->
     return [ids if len(ids) <= max_length else [*ids[: max_length - len(last)], *last] for ids, last in rows]
 
 
-def _read_lines(files: Sequence[str | Path], counts: Counter[str]) -> Iterator[tuple[str, int]]:
-    for line in map(str.strip, chain.from_iterable(map(read_lines, files))):
-        counts["num_empty"] += not line
-        if line:
-            yield line, -1
-
-
-def _read_labeled(files: Sequence[str | Path], labels: Sequence[str]) -> Iterator[tuple[str, int]]:
+def _read_labeled(path: str | Path, labels: Sequence[str], **options: Any) -> Iterator[tuple[str, int]]:
     indices = {label: index for index, label in enumerate(labels)}
-    for where, text, label in read_labeled_texts(files):
+    for row, text, label in read_labeled_rows(path, **options):
         if label not in indices:
             more = f" and {len(labels) - 10} more" if len(labels) > 10 else ""
-            known = ", ".join(map(repr, labels[:10])) + more
-            raise InvalidFile(f"{where}: expected one of {known}, got {short_repr(label)}{did_you_mean(label, labels)}")
+            known, hint = ", ".join(map(repr, labels[:10])) + more, did_you_mean(label, labels)
+            raise InvalidFile(f"{row.where}: expected one of {known}, got {short_repr(label)}{hint}")
         yield text, indices[label]
 
 
 def text_loader(dataset: TextDataset, batch_size: int, pad_id: int, **options: Any) -> ResumableLoader:
-    """Batches of labeled texts: `TextBatch`. In validation, longer texts come first.
+    """Batches of labeled texts of similar length: `TextBatch`. In validation, longer texts come first.
 
     Args:
         dataset: The texts.
@@ -170,6 +206,51 @@ def text_loader(dataset: TextDataset, batch_size: int, pad_id: int, **options: A
     """
     make_batches = shuffled_batches(dataset.texts.lengths, batch_size)
     return ResumableLoader(dataset, make_batches, partial(collate_texts, pad_id=pad_id), **options)
+
+
+def stream_labeled(
+    parts: Sequence[FilePart],
+    tokenizer: Any,
+    batch_size: int,
+    *,
+    labels: Sequence[str],
+    max_length: int,
+    seed: int,
+    buffer_size: int,
+    text_column: str = "text",
+    label_column: str = "label",
+    **options: Any,
+) -> StreamLoader:
+    """Batches of labeled texts that are tokenized in passing: `TextBatch`. The last batch of a buffer may be smaller.
+
+    Args:
+        parts: Parts of files, from `split_files`.
+        tokenizer: The tokenizer.
+        batch_size: Texts of a batch.
+        labels: Names of the labels.
+        max_length: Longer texts are truncated to as many tokens, as in `tokenize_texts`.
+        seed: Seed of the order.
+        buffer_size: Characters of the texts that are shuffled together.
+        text_column: The column of the texts in Parquet and JSON Lines.
+        label_column: The column of the labels.
+        options: Those of `StreamLoader`, whose errors are raised.
+    """
+    read = partial(_read_part, labels=labels, text_column=text_column, label_column=label_column)
+    make_loader = partial(_load_buffer, batch_size=batch_size, tokenizer=tokenizer, max_length=max_length)
+    return StreamLoader(Corpus(parts, read, _length, make_loader, buffer_size, seed), **options)
+
+
+def _read_part(part: FilePart, *, labels: Sequence[str], **columns: str) -> Iterator[tuple[str, int]]:
+    return _read_labeled(part.path, labels, part=part.part, **columns)
+
+
+def _load_buffer(
+    rows: Sequence[tuple[str, int]], *, batch_size: int, tokenizer: Any, max_length: int
+) -> ResumableLoader:
+    counts: Counter[str] = Counter()
+    texts, indices = TokenDataset.from_chunks(_encode(rows, counts, tokenizer, max_length), 2)
+    dataset = TextDataset(texts, indices.ids, counts["num_truncated"], counts["num_empty"])
+    return text_loader(dataset, batch_size, tokenizer.pad_id)
 
 
 def collate_texts(dataset: TextDataset, indices: BatchIndices, *, pad_id: int) -> TextBatch:

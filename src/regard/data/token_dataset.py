@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -20,16 +22,18 @@ from torch.utils.data import Dataset
 
 from regard.errors import InvalidFile, InvalidType, short_repr
 from regard.files import flush_to_disk, staging_folder
-from regard.input_files import check_file, exists, read_json
+from regard.input_files import check_file, exists, hash_file, read_json
 from regard.text.base import BaseTokenizer
-from regard.text.readers import check_files
+from regard.text.lines import check_files
+from regard.text.tables import is_table
 
 Item = TypeVar("Item")
 Columns = Sequence[Sequence[Sequence[int]]]
 """Rows of token ids of each column of a dataset."""
 FORMAT_VERSION = 3
 COUNTS_FILE, CHECKSUMS_FILE = "counts.json", "checksums.json"
-CHUNK_SIZE = 10_000  # texts that are tokenized together
+_NUM_SAMPLES, _SAMPLE_BYTES = 64, 1 << 16
+CHUNK_CHARACTERS = 1 << 20  # of texts that are tokenized together
 
 
 class TokenDataset(Dataset[Tensor]):
@@ -42,6 +46,18 @@ class TokenDataset(Dataset[Tensor]):
 
     def __init__(self, ids: np.ndarray, offsets: np.ndarray) -> None:
         self.ids, self.offsets = ids, offsets
+
+    @classmethod
+    def from_chunks(cls, chunks: Iterable[Columns], num_columns: int = 1) -> list[TokenDataset]:
+        """Datasets in memory, one for each column of chunks, whose token ids are copied chunk by chunk."""
+        ids = [[np.empty(0, np.int32)] for _ in range(num_columns)]
+        offsets = [array("q", [0]) for _ in range(num_columns)]
+        for chunk in chunks:
+            for arrays, ends, rows in zip(ids, offsets, chunk, strict=True):
+                arrays.append(np.fromiter(itertools.chain.from_iterable(rows), np.int32))
+                ends.extend(itertools.accumulate(map(len, rows), initial=ends.pop()))
+        columns = zip(ids, offsets, strict=True)
+        return [cls(np.concatenate(arrays), np.frombuffer(ends, np.int64)) for arrays, ends in columns]
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -75,9 +91,9 @@ def tokenize_once(
 ) -> tuple[list[TokenDataset], Counter[str]]:
     """Write columns of token ids into a folder of the cache, unless it is there, and map them into memory.
 
-    The folder's name is a hash of all arguments of `tokenize`: of the content of files, of the fingerprint of a
-    tokenizer, and of other values. A function has no other data than its arguments, so nothing that determines the
-    token ids can be missing from the hash.
+    The folder's name is a hash of all arguments of `tokenize`: of the content of files and whether they are tables, of
+    the fingerprint of a tokenizer, and of other values. A function has no other data than its arguments, so nothing
+    that determines the token ids can be missing from the hash.
 
     The folder appears only when it is complete and on disk. Of several processes that write it, the first to finish
     wins. Its files have checksums, which are compared whenever it is opened.
@@ -141,22 +157,23 @@ def _cache_key(
         raise InvalidType(f"options: expected {expected}, got {short_repr(value)}")
 
     function = f"{tokenize.__module__}.{tokenize.__qualname__}"
-    return json.dumps([FORMAT_VERSION, function, hashes(files), options], default=content_of)
+    tables = [is_table(path) for path in files]  # the same bytes are other texts in a file with another suffix
+    return json.dumps([FORMAT_VERSION, function, hashes(files), tables, options], default=content_of)
 
 
 def _write(folder: Path, columns: Sequence[str], tokenize: Callable[[Counter[str]], Iterator[Columns]]) -> None:
     counts: Counter[str] = Counter()
-    lengths: list[list[int]] = [[0] for _ in columns]
+    offsets = [array("q", [0]) for _ in columns]
     with ExitStack() as stack:
         files = [stack.enter_context((folder / f"{name}.bin").open("wb")) for name in columns]
         for chunk in tokenize(counts):
-            for file, column_lengths, rows in zip(files, lengths, chunk, strict=True):
+            for file, ends, rows in zip(files, offsets, chunk, strict=True):
                 file.write(np.fromiter(itertools.chain.from_iterable(rows), np.int32).tobytes())
-                column_lengths += map(len, rows)
-    for name, column_lengths in zip(columns, lengths, strict=True):
-        np.save(folder / f"{name}.npy", np.cumsum(column_lengths, dtype=np.int64))
+                ends.extend(itertools.accumulate(map(len, rows), initial=ends.pop()))
+    for name, ends in zip(columns, offsets, strict=True):
+        np.save(folder / f"{name}.npy", np.frombuffer(ends, np.int64))
     (folder / COUNTS_FILE).write_text(json.dumps(counts))
-    checksums = {name: _hash_file(folder / name) for name in _file_names(columns)}
+    checksums = {name: hash_file(folder / name) for name in _file_names(columns)}
     (folder / CHECKSUMS_FILE).write_text(json.dumps(checksums))
 
 
@@ -174,7 +191,7 @@ def _check(folder: Path, columns: Sequence[str]) -> Counter[str]:
     try:
         written = read_json(folder / CHECKSUMS_FILE)
         for name in _file_names(columns):
-            if not isinstance(written, dict) or written.get(name) != _hash_file(folder / name):
+            if not isinstance(written, dict) or written.get(name) != hash_file(folder / name):
                 raise InvalidFile(f"{folder / name}: expected tokenized data, got a damaged file")
         return Counter(read_json(folder / COUNTS_FILE))
     except InvalidFile as error:
@@ -188,15 +205,29 @@ def _open(folder: Path, name: str) -> TokenDataset:
     return TokenDataset(np.asarray(ids), np.asarray(offsets))  # arrays are sliced faster than np.memmap
 
 
-def chunked(items: Iterable[Item], size: int = CHUNK_SIZE) -> Iterator[list[Item]]:
-    """Lists of ``size`` items each, except the last.
+def chunked(
+    items: Iterable[Item], length: Callable[[Item], int], max_length: int = CHUNK_CHARACTERS
+) -> Iterator[list[Item]]:
+    """Lists of items that together reach a length, except the last.
+
+    Args:
+        items: The items.
+        length: The characters of an item.
+        max_length: Each list ends with the item that reaches this length, with one more for each item.
 
     Examples:
-        >>> list(chunked("abc", 2))
-        [['a', 'b'], ['c']]
+        >>> list(chunked(["a", "bc", "def", "g"], len, max_length=4))
+        [['a', 'bc'], ['def'], ['g']]
     """
-    iterator = iter(items)
-    while chunk := list(itertools.islice(iterator, size)):
+    chunk: list[Item] = []
+    total = 0
+    for item in items:
+        chunk.append(item)
+        total += length(item) + 1  # empty ones count, too
+        if total >= max_length:
+            yield chunk
+            chunk, total = [], 0
+    if chunk:
         yield chunk
 
 
@@ -234,14 +265,26 @@ class FileHashes:
             return self._known[tuple(files)]
         for path in files:
             if path not in self._digests:
-                self._digests[path] = _hash_file(path)
+                self._digests[path] = hash_file(path)
         return hashlib.sha256("\n".join(self._digests[path] for path in files).encode()).hexdigest()
 
 
-def _hash_file(path: str | Path) -> str:
-    check_file(path)
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise InvalidFile(f"{path}: could not be read: {error.strerror or error}") from None
+def hash_samples(files: Sequence[str | Path]) -> str:
+    """SHA-256 of the sizes of files and of up to 64 pieces of each, whatever their size: most changes change it.
+
+    Raises:
+        InvalidFile: If a file cannot be read.
+    """
+    digest = hashlib.sha256()
+    for path in files:
+        check_file(path)
+        try:
+            with open(path, "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                digest.update(f"{size}\n".encode())
+                for start in np.linspace(0, max(size - _SAMPLE_BYTES, 0), _NUM_SAMPLES, dtype=np.int64).tolist():
+                    file.seek(start)
+                    digest.update(file.read(_SAMPLE_BYTES))
+        except OSError as error:
+            raise InvalidFile(f"{path}: could not be read: {error.strerror or error}") from None
+    return digest.hexdigest()

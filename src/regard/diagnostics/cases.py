@@ -36,8 +36,10 @@ from regard.ops.scores import (
     Bias,
     Bilinear,
     RelativeKey,
+    RelativeQuery,
     ScaledDotProduct,
     Score,
+    ScoreMod,
     Sinks,
     SoftCap,
     T5RelativeBias,
@@ -221,6 +223,14 @@ SCORES = {
         lambda t: ScaledDotProduct() + RelativeKey(t["a"]), lambda h, n, m, dim: {"a": _normal(7, dim)}
     ),
     "relative of heads": ScoreCase(lambda t: RelativeKey(t["a"]), lambda h, n, m, dim: {"a": _normal(h, 3, dim) / 4}),
+    "function": ScoreCase(
+        lambda t: ScoreMod(ScaledDotProduct(), lambda score, b, h, i, j: t["c"][h] * score + t["m"][h][i, 0] * (j % 3)),
+        lambda h, n, m, dim: {"c": _normal(h), "m": _normal(h, n, 1)},
+    ),
+    "relative query": ScoreCase(
+        lambda t: ScaledDotProduct() + RelativeKey(t["a"]) + RelativeQuery(t["b"]),
+        lambda h, n, m, dim: {"a": _normal(7, dim), "b": _normal(h, 7, dim)},
+    ),
     "sinks": ScoreCase(lambda t: Sinks(ScaledDotProduct(), t["sinks"]), lambda h, n, m, dim: {"sinks": _normal(h)}),
     "several": ScoreCase(
         lambda t: SoftCap(ScaledDotProduct(), 2.0) + Bias(t["b"]) + Sinks(Alibi(t["m"]), t["sinks"]),

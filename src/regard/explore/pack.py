@@ -148,7 +148,7 @@ def make_header(recording: Recording) -> PageHeader:
             "keys": sequences.setdefault((role(layer)[1], layer.key_tokens), len(sequences)),
             "scale": layer.weights.request.scale,
             "has_sinks": layer.weights.request.score.sinks is not None,
-            "score": score_name(layer.weights.request.score),
+            "score": "captured" if layer.is_dense else score_name(layer.weights.request.score),
         }
         for layer in recording.layers
     ]
@@ -188,7 +188,9 @@ def _sequence(role: str, tokens: tuple[str, ...]) -> SequenceHeader:
 
 
 def qkv(layer: Layer) -> dict[str, Tensor]:
-    """Query, key and, if it was recorded, value, each (heads, tokens, features)."""
+    """Query, key and, if it was recorded, value, each (heads, tokens, features); none of a dense layer."""
+    if layer.is_dense:
+        return {}
     request = layer.weights.detach().request
     tensors = {"query": request.query[0], "key": request.key[0]}
     return tensors if layer.value is None else {**tensors, "value": layer.value[0].detach()}

@@ -26,11 +26,12 @@ from regard.models.config import (
     check_below,
     check_config,
 )
-from regard.models.inputs import check_ids, check_lengths
+from regard.models.inputs import check_ids, check_labels, check_lengths
 from regard.models.layers import LMHead, build_stack, embedding_positions, init_normal, norm_layer, to_autocast_dtype
 from regard.native.linear import Linear
 from regard.nn.dropout import Dropout
 from regard.nn.feed_forward import ACTIVATIONS, Activation
+from regard.nn.linear_cross_entropy import IGNORE_INDEX
 from regard.ops import AttentionOutput
 from regard.ops.masks import Padding
 from regard.validation import config_class
@@ -119,17 +120,17 @@ class BertOutput(NamedTuple):
     """The attention of each layer, with ``output_attentions=True``."""
 
 
-class MaskedLMLoss(NamedTuple):
-    """The loss of predicting masked tokens."""
+class LabelLoss(NamedTuple):
+    """The loss of predicting labels: of masked tokens, of texts, or of the tokens of a text."""
 
     loss: Tensor
     """Mean negative log-likelihood of the labels in nats, with label smoothing; a scalar."""
     nll: Tensor
     """Summed negative log-likelihood without smoothing; a scalar."""
-    num_tokens: Tensor
-    """Number of labels."""
-    num_correct: Tensor | None
-    """Number of labels with the highest logit, with ``count_correct=True``."""
+    num_labels: Tensor
+    """Number of labels that are not −100."""
+    predictions: Tensor | None
+    """The index of the highest logit for each of them (num_labels,), with ``output_predictions=True``."""
 
 
 class Bert(nn.Module):
@@ -285,35 +286,45 @@ class Bert(nn.Module):
             attentions=attentions if output_attentions else None,
         )
 
-    def masked_lm_loss(
+    def loss(
         self,
         input_ids: Tensor,
         lengths: Tensor | None,
         labels: Tensor,
         *,
         label_smoothing: float = 0.0,
-        count_correct: bool = False,
-    ) -> MaskedLMLoss:
-        """Cross-entropy of masked tokens, with logits for these positions only.
+        output_predictions: bool = False,
+    ) -> LabelLoss:
+        """Cross-entropy of the labels, with logits at their positions only.
 
         Args:
-            input_ids: (batch, tokens), token ids, some of them masked.
+            input_ids: As for `forward`; for the head ``masked_lm``, some of them masked.
             lengths: As for `forward`.
-            labels: (batch, tokens), the original ids of the tokens to predict, -100 elsewhere.
-            label_smoothing: Probability that is spread evenly over the vocabulary.
-            count_correct: Whether to count correct predictions.
+            labels: Ids of tokens or classes, or −100, which does not count: (batch,) for the head
+                ``sequence_classification``, else (batch, tokens).
+            label_smoothing: Probability that is spread evenly over the vocabulary or the classes.
+            output_predictions: Whether to return the predicted labels.
 
         Raises:
-            InvalidArgument: If the head is not ``masked_lm``, or shapes, dtypes or ids do not fit.
+            InvalidArgument: If the head predicts no labels, or shapes, dtypes or ids do not fit.
         """
-        if self.mlm_head is None:
-            raise InvalidArgument(f"head: expected 'masked_lm', got {short_repr(self.config.head)}")
+        head = self.config.head
+        if head not in ("masked_lm", *CLASSIFIERS):
+            raise InvalidArgument(f"head: expected 'masked_lm' or a classifier, got {short_repr(head)}")
         hidden, _ = self.forward_features(input_ids, lengths)
-        is_labeled = labels != -100
-        hidden, labels = self.mlm_head.transform(hidden[is_labeled]), labels[is_labeled]
-        loss = self.mlm_head.decoder.loss(hidden, labels, label_smoothing=label_smoothing)
-        num_correct = (self.mlm_head.decoder(hidden).argmax(-1) == labels).sum() if count_correct else None
-        return MaskedLMLoss(loss.loss, loss.nll, loss.num_tokens, num_correct)
+        size = self.config.vocab_size if head == "masked_lm" else len(self.config.labels)
+        with Checks() as checks:
+            check_labels(checks, labels, hidden.shape[: 1 if head == "sequence_classification" else 2], size)
+        is_labeled = labels != IGNORE_INDEX
+        if self.mlm_head is not None:
+            hidden, labels = self.mlm_head.transform(hidden[is_labeled]), labels[is_labeled]
+            loss = self.mlm_head.decoder.loss(hidden, labels, label_smoothing=label_smoothing)
+            predictions = self.mlm_head.decoder(hidden).argmax(-1) if output_predictions else None
+            return LabelLoss(*loss, predictions)
+        logits, labels = self.forward_head(hidden, lengths)[is_labeled].float(), labels[is_labeled]
+        loss = functional.cross_entropy(logits, labels, label_smoothing=label_smoothing)
+        nll = functional.cross_entropy(logits.detach(), labels, reduction="sum")
+        return LabelLoss(loss, nll, is_labeled.sum(), logits.argmax(-1) if output_predictions else None)
 
 
 class MaskedLMHead(nn.Module):

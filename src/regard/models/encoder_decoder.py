@@ -14,6 +14,7 @@ from regard.models.inputs import check_ids, check_lengths
 from regard.models.layers import LMHead
 from regard.nn.cache import Cache
 from regard.nn.dropout import Dropout
+from regard.nn.linear_cross_entropy import TokenLoss
 from regard.ops import AttentionOutput
 from regard.validation import Config
 
@@ -157,6 +158,33 @@ class EncoderDecoder(nn.Module, ABC):
         self._check_target(tgt, memory, src_lengths)
         hidden, decoder, cross = self._decode(tgt, memory, src_lengths, None, output_attentions)
         return hidden, Attentions(encoder, decoder, cross)
+
+    def loss(
+        self,
+        src: Tensor,
+        tgt: Tensor,
+        src_lengths: Tensor | None,
+        labels: Tensor,
+        *,
+        label_smoothing: float = 0.0,
+        output_attentions: bool = False,
+    ) -> tuple[TokenLoss, Attentions]:
+        """Cross-entropy of the next tokens of the target, without storing the logits; and the attention of each layer.
+
+        Args:
+            src: As for `forward`.
+            tgt: As for `forward`.
+            src_lengths: As for `forward`.
+            labels: (batch, target), the token after each of ``tgt``, or pad_id, which does not count.
+            label_smoothing: Probability that is spread evenly over the vocabulary.
+            output_attentions: Whether to return the attention of each layer; without it there is none.
+
+        Raises:
+            InvalidArgument: If shapes, dtypes or ids do not fit.
+        """
+        hidden, attentions = self.forward_features(src, tgt, src_lengths, output_attentions=output_attentions)
+        options = {"label_smoothing": label_smoothing, "ignore_index": self.config.pad_id}
+        return self.lm_head.loss(hidden, labels, **options), attentions
 
     def forward(
         self, src: Tensor, tgt: Tensor, src_lengths: Tensor | None = None, *, output_attentions: bool = False

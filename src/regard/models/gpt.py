@@ -27,6 +27,7 @@ from regard.models.layers import LMHead, build_stack, embedding_positions, init_
 from regard.nn.cache import DecoderCache
 from regard.nn.dropout import Dropout
 from regard.nn.feed_forward import Activation
+from regard.nn.linear_cross_entropy import TokenLoss
 from regard.ops import AttentionOutput
 from regard.ops.masks import Mask, Padding, Window
 from regard.validation import config_class
@@ -204,6 +205,20 @@ class GPT(nn.Module):
             self.dropout(embeddings), mask=mask, cache=cache, output_attentions=output_attentions
         )
         return hidden, attentions
+
+    def loss(self, input_ids: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> TokenLoss:
+        """Cross-entropy of the next tokens, without storing the logits.
+
+        Args:
+            input_ids: As for `forward`.
+            labels: (batch, tokens), the token after each, or −100, which does not count.
+            label_smoothing: Probability that is spread evenly over the vocabulary.
+
+        Raises:
+            InvalidArgument: If shapes, dtypes or ids do not fit.
+        """
+        hidden, _ = self.forward_features(input_ids)
+        return self.lm_head.loss(hidden, labels, label_smoothing=label_smoothing)
 
     def forward(
         self, input_ids: Tensor, left_padding: Tensor | None = None, *, output_attentions: bool = False

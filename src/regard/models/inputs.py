@@ -6,12 +6,13 @@ exported models, which cannot branch on them.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
 
 from regard.checks import Checks, describe
+from regard.nn.linear_cross_entropy import IGNORE_INDEX
 
 INDICES = (torch.int64, torch.int32)
 INTEGERS = (*INDICES, torch.int16, torch.int8, torch.uint8)
@@ -54,6 +55,16 @@ def check_lengths(checks: Checks, name: str, lengths: Tensor | None, of: str, to
         return checks.tensor(name, lengths)
     batch, width = tokens.shape[:2]
     return check_integers(checks, name, lengths, batch, low, width, f"the {width} tokens of {of}")
+
+
+def check_labels(checks: Checks, labels: Tensor, shape: Sequence[int], size: int) -> None:
+    """Check labels, ids below a size or `IGNORE_INDEX`, of a shape."""
+    if not checks.tensor("labels", labels, shapes={"of the positions": shape}):
+        return
+    if labels.dtype != torch.int64:
+        checks.fail(f"labels: expected the dtype int64, got {describe(labels)}; convert them with .long()")
+        return
+    _check_values(checks, "labels", labels[labels != IGNORE_INDEX], 0, size - 1, f"{size - 1}, or {IGNORE_INDEX}")
 
 
 def _check_values(checks: Checks, name: str, values: Tensor, low: int, high: int, limit: str) -> bool:

@@ -14,7 +14,7 @@ from regard.models.config import Norm, TransformerLayerConfig
 from regard.native.linear import Linear
 from regard.nn.absolute_positions import NoPositions
 from regard.nn.feed_forward import FeedForward
-from regard.nn.linear_cross_entropy import TokenLoss, linear_cross_entropy
+from regard.nn.linear_cross_entropy import IGNORE_INDEX, TokenLoss, linear_cross_entropy
 from regard.nn.multi_head_attention import MultiHeadAttention
 from regard.nn.positions import Positions, position_classes
 from regard.nn.relative_positions import AttentionPositions
@@ -93,7 +93,7 @@ class LMHead(Linear):
     """The linear map from hidden states to logits over the vocabulary: logits = h Wᵀ, plus a bias if there is one."""
 
     def loss(
-        self, hidden: Tensor, labels: Tensor, *, label_smoothing: float = 0.0, ignore_index: int = -100
+        self, hidden: Tensor, labels: Tensor, *, label_smoothing: float = 0.0, ignore_index: int = IGNORE_INDEX
     ) -> TokenLoss:
         """The cross-entropy of hidden states (..., d_model) and labels (...), without storing the logits.
 

@@ -22,6 +22,9 @@ LEVELS = ("baseline", "avx2", "avx512", "avx512bf16", "amx")
 MIN_WORK_PER_THREAD = 2**17
 """Multiply-adds for which a second thread pays off, about ten microseconds."""
 
+MIN_ELEMENTS_PER_THREAD = 2**15
+"""Elements of an activation for which a second thread pays off, about ten microseconds."""
+
 MAX_WORK = 2**33
 """Multiply-adds after which Python can notice Ctrl-C: less than a second on one core."""
 
@@ -135,6 +138,12 @@ class LinearCall(ctypes.Structure):
     ]
 
 
+class GeluCall(ctypes.Structure):
+    """A GELU with tanh, or its gradient."""
+
+    _fields_ = [("count", INT), *((name, POINTER) for name in ("x", "gradient", "y")), ("dtype", INT)]
+
+
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """Dtypes of query, key and value, and their numbers."""
 
@@ -156,6 +165,7 @@ class Library:
         loaded = _load(level)
         self._run: Any = loaded.regard_run
         self._linear: Any = loaded.regard_linear
+        self._gelu: Any = loaded.regard_gelu
         self._parallel, self._process = _torch_parallel(), os.getpid()
 
     def run(self, call: NativeCall, backward: bool = False) -> None:
@@ -193,6 +203,11 @@ class Library:
                 f"{call.rows} rows and {call.out_features} x {call.in_features} weights: not enough memory"
             )
 
+    def run_gelu(self, call: GeluCall) -> None:
+        """Compute a GELU or its gradient."""
+        threads = max(1, min(torch.get_num_threads(), call.count // MIN_ELEMENTS_PER_THREAD))
+        self._gelu(ctypes.byref(call), threads, self._team())
+
     def _team(self) -> ctypes.c_void_p | None:
         """The function that runs tasks on torch's threads; None in a fork, which has none of them."""
         return self._parallel if os.getpid() == self._process else None
@@ -228,7 +243,7 @@ def _load(level: str) -> ctypes.CDLL:
     try:
         loaded.regard_kinds.restype = ctypes.c_char_p
         is_current = (
-            loaded.regard_call_bytes() == ctypes.sizeof(NativeCall) + ctypes.sizeof(LinearCall)
+            loaded.regard_call_bytes() == sum(map(ctypes.sizeof, (NativeCall, LinearCall, GeluCall)))
             and loaded.regard_kinds().decode().split() == KINDS.split()
         )
     except AttributeError:

@@ -45,6 +45,10 @@ class Linear(nn.Linear):
         """Map (..., in_features) to (..., out_features)."""
         return linear(x, self.weight, self.bias)
 
+    def forward_rows(self, x: Float[Tensor, "*axes in_features"], rows: slice) -> Float[Tensor, "*axes rows"]:
+        """Map (..., in_features) to some of the output features."""
+        return linear(x, self.weight[rows], None if self.bias is None else self.bias[rows])
+
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """`torch.nn.functional.linear`, on a CPU by the fastest library where no gradients are needed, as in generation."""
@@ -61,13 +65,16 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def _is_transformed() -> bool:
     """Whether torch needs to see the operation: to differentiate it, to record it or to change its dtype."""
+    return torch.is_grad_enabled() or is_recorded() or torch.is_autocast_enabled("cpu")
+
+
+def is_recorded() -> bool:
+    """Whether torch records operations, changes what they do, or differentiates them forwards."""
     return (
-        torch.is_grad_enabled()
-        or torch.compiler.is_compiling()
+        torch.compiler.is_compiling()
         or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
         or forward_ad._current_level >= 0  # pyright: ignore[reportPrivateUsage]
         or _get_current_dispatch_mode() is not None
-        or torch.is_autocast_enabled("cpu")
     )
 
 
@@ -75,12 +82,18 @@ def _is_plain(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether these are ordinary CPU tensors of one dtype whose shapes match."""
     tensors = (x, weight) if bias is None else (x, weight, bias)
     return (
-        all(type(tensor) in (Tensor, nn.Parameter) and _keys_of(tensor) in _plain_keys() for tensor in tensors)
-        and all(tensor.dtype == x.dtype and tensor.untyped_storage().nbytes() > 0 for tensor in tensors)
+        all(map(is_ordinary, tensors))
+        and all(tensor.dtype == x.dtype for tensor in tensors)
         and x.shape[-1:] == weight.shape[1:]
         and weight.is_contiguous()
         and (bias is None or (bias.shape == weight.shape[:1] and bias.is_contiguous()))
     )
+
+
+def is_ordinary(tensor: Tensor) -> bool:
+    """Whether a tensor is one of torch's own classes, on a CPU, with its elements in memory."""
+    is_own = type(tensor) in (Tensor, nn.Parameter) and _keys_of(tensor) in _plain_keys()
+    return is_own and tensor.untyped_storage().nbytes() > 0
 
 
 def _keys_of(tensor: Tensor) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import Literal
 
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.checks import Checks
+from regard.native.gelu import gelu_tanh
 from regard.native.linear import Linear
 from regard.nn.dropout import Dropout
 
@@ -20,7 +20,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {
         "relu": functional.relu,
         "gelu": functional.gelu,
-        "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+        "gelu_tanh": gelu_tanh,
         "silu": functional.silu,
     }
 )

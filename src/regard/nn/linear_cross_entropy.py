@@ -12,10 +12,15 @@ from regard.checks import Checks
 from regard.errors import InvalidArgument
 from regard.ops.autograd import AutogradFunction, first_order_only
 
-# Number of logits in a block: on a CPU, few enough to stay in cache until the gradients are computed; on a GPU, enough
-# to keep it busy.
-CPU_BLOCK = 2**21
+IGNORE_INDEX = -100
+"""Label of tokens that do not count."""
+# Number of logits in a block. Each block adds to the gradient of the whole weight, which takes as long for few tokens
+# as for many: a block has enough of them for the products to take most of the time.
+CPU_BLOCK = 2**23
 GPU_BLOCK = 2**26
+# Number of elements of the weight's gradient that are computed at a time on a CPU: few enough that memory for the
+# product, and for its copy in the gradient's dtype, is used again instead of returned to the system.
+CPU_PIECE = 2**21
 
 
 class TokenLoss(NamedTuple):
@@ -35,7 +40,7 @@ def linear_cross_entropy(
     target: Int64[Tensor, " tokens"],
     *,
     label_smoothing: float = 0.0,
-    ignore_index: int = -100,
+    ignore_index: int = IGNORE_INDEX,
     bias: Float[Tensor, " vocab"] | None = None,
 ) -> TokenLoss:
     """Cross-entropy of softmax(hidden · weightᵀ + bias) against target, computed in blocks of tokens.
@@ -111,7 +116,9 @@ class _LinearCrossEntropy(AutogradFunction):
         if grad_enabled and any(ctx.needs_input_grad):
             bias_gradient = None if bias is None else torch.zeros_like(bias, dtype=exact)
             gradients = torch.empty_like(hidden), torch.zeros_like(weight, dtype=exact), bias_gradient
-        size = max(1, (CPU_BLOCK if hidden.device.type == "cpu" else GPU_BLOCK) // vocab)
+        is_cpu = hidden.device.type == "cpu"
+        size = max(1, (CPU_BLOCK if is_cpu else GPU_BLOCK) // vocab)
+        piece = max(1, CPU_PIECE // hidden.shape[1]) if is_cpu else vocab
         rows = torch.arange(size, device=hidden.device)[:, None]
         for start in range(0, tokens, size):
             block = hidden[start : start + size]  # (block, d_model)
@@ -130,7 +137,8 @@ class _LinearCrossEntropy(AutogradFunction):
                 delta = ((target_logits - lse).exp() - (1 - smoothing)).to(probability.dtype)
                 probability[rows[: len(ids)], ids] = delta  # scatter_ would copy the block twice in 16 bits
                 torch.mm(probability, product_weight, out=hidden_gradient[start : start + size])
-                weight_gradient += probability.mT @ block
+                for total, columns in zip(weight_gradient.split(piece), probability.split(piece, dim=1), strict=True):
+                    total += columns.mT @ block
                 if bias_gradient is not None:
                     bias_gradient += probability.sum(0, dtype=exact)
         loss = ((1 - smoothing) * nll + smoothing / vocab * smooth) / tokens

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.checks import Checks, describe
-from regard.native.linear import Linear, linear
+from regard.native.linear import Linear
 from regard.nn.cache import CrossAttentionCache, KVCache
 from regard.nn.from_torch import State, attention_names, attention_options, with_weights
 from regard.nn.relative_positions import AttentionPositions
@@ -201,22 +201,17 @@ class MultiHeadAttention(nn.Module):
         """Project query, key and value of cross-attention to heads; a filled cache replaces key and value."""
         key_row, kv_size, _ = self.projection_sizes
         value_row = key_row + kv_size
-        query_heads = self._heads(self._linear(query, slice(key_row)))
+        query_heads = self._heads(self.in_proj.forward_rows(query, slice(key_row)))
         if isinstance(cache, CrossAttentionCache) and cache.key_value is not None:
             return query_heads, *cache.key_value
         if value is None:
-            key_heads, value_heads = self._heads(self._linear(key, slice(key_row, None))).chunk(2, dim=1)
+            key_heads, value_heads = self._heads(self.in_proj.forward_rows(key, slice(key_row, None))).chunk(2, dim=1)
         else:
-            key_heads = self._heads(self._linear(key, slice(key_row, value_row)))
-            value_heads = self._heads(self._linear(value, slice(value_row, None)))
+            key_heads = self._heads(self.in_proj.forward_rows(key, slice(key_row, value_row)))
+            value_heads = self._heads(self.in_proj.forward_rows(value, slice(value_row, None)))
         if isinstance(cache, CrossAttentionCache):
             key_heads, value_heads = cache.fill(key_heads, value_heads)
         return query_heads, key_heads, value_heads
-
-    def _linear(self, x: Tensor, rows: slice) -> Tensor:
-        """Apply some rows of the input projection."""
-        bias = self.in_proj.bias
-        return linear(x, self.in_proj.weight[rows], None if bias is None else bias[rows])
 
     def _heads(self, projected: Tensor) -> Tensor:
         """(batch, tokens, heads · head_dim) → (batch, heads, tokens, head_dim)."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
 
 import torch
 from jaxtyping import Float
@@ -23,7 +25,18 @@ class AttentionPositions(Positions):
 
     Key j is token j, and the queries are the last tokens. With a cache, each row therefore needs its own keys. Results
     may depend on distances only: in a batch of a GPT, shorter sequences begin at later positions.
+
+    Attributes:
+        head_axes: For each parameter or buffer with an axis of query heads: the index of that axis, which tensor
+            parallelism divides; an empty mapping if all heads use the same. Parameters are then read through `local`.
+            Default: None, a class that cannot be divided.
     """
+
+    head_axes: ClassVar[Mapping[str, int] | None] = None
+
+    def local(self, parameter: Tensor) -> Tensor:
+        """The part of a parameter that this process computes with: all of it without tensor parallelism."""
+        return parameter
 
     def rotate(self, heads: Float[Tensor, "batch heads tokens head_dim"], offset: int) -> Tensor:
         """Rotate queries or keys whose first token has position ``offset``; keys are cached after that."""
@@ -76,6 +89,7 @@ class RelativePositions(AttentionPositions, name="relative"):
     """
 
     is_shared = False  # as in the paper
+    head_axes = MappingProxyType({})
 
     def __init__(self, head_dim: int, max_distance: int = 16) -> None:
         super().__init__()
@@ -107,7 +121,7 @@ class RelativePositions(AttentionPositions, name="relative"):
         return "B = Qᵢ · a[j − i] · scale", why
 
     def score_bias(self) -> RelativeKey:
-        return RelativeKey(self.key_embedding)
+        return RelativeKey(self.local(self.key_embedding))
 
     def forward(
         self,
@@ -120,7 +134,8 @@ class RelativePositions(AttentionPositions, name="relative"):
         attended = super().forward(query, key, value, measure=measures, **options)
         measured = dict(attended.measured)
         histogram = measured.pop(_HISTOGRAM)  # (batch, heads, queries, 2k + 1)
-        added = (histogram @ self.value_embedding.to(histogram.dtype)).to(attended.output.dtype)
+        table = self.local(self.value_embedding).to(histogram.dtype)
+        added = (histogram @ table).to(attended.output.dtype)
         return AttentionOutput(attended.output + added, attended.weights, measured)
 
 
@@ -142,6 +157,7 @@ class AlibiPositions(AttentionPositions, name="alibi"):
         tensor([0.0625, 0.0039])
     """
 
+    head_axes = MappingProxyType({"slopes": 0})
     slopes: Tensor
 
     def __init__(self, num_heads: int) -> None:
@@ -191,6 +207,8 @@ class T5Positions(AttentionPositions, name="t5"):
         torch.Size([32, 4])
     """
 
+    head_axes = MappingProxyType({"weight": 1})
+
     def __init__(self, num_heads: int, *, bidirectional: bool, num_buckets: int = 32, max_distance: int = 128) -> None:
         super().__init__()
         with Checks() as checks:
@@ -219,7 +237,7 @@ class T5Positions(AttentionPositions, name="t5"):
         return "B = b[bucket of j − i]", "T5 adds a learned number for each head and each range of distances."
 
     def score_bias(self) -> T5RelativeBias:
-        return T5RelativeBias(self.weight, bidirectional=self.bidirectional, max_distance=self.max_distance)
+        return T5RelativeBias(self.local(self.weight), bidirectional=self.bidirectional, max_distance=self.max_distance)
 
 
 def _max_distance(config: Any) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Self
 
 import torch
@@ -42,6 +43,8 @@ class RotaryPositions(GrowingTable, AttentionPositions, name="rotary"):
         >>> torch.allclose(positions.rotate(x, 3), rotary(x, torch.arange(3, 8)), atol=1e-6)
         True
     """
+
+    head_axes = MappingProxyType({})
 
     def __init__(self, frequencies: Sequence[float]) -> None:
         super().__init__()

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, Self
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from regard.checks import Checks, describe
 from regard.errors import InvalidType, short_repr
@@ -242,6 +244,9 @@ class StackOutput(NamedTuple):
 class TransformerStack(nn.Module):
     """Layers one after another; after pre-norm layers comes one more norm.
 
+    With ``activation_checkpointing = True``, training stores only the inputs of each layer, and computes it again for
+    its gradients, with the same dropout.
+
     Args:
         layers: At least one, all of the same size and with the same norm order.
         causal: Whether tokens attend only to themselves and to earlier ones, as in a decoder.
@@ -272,6 +277,7 @@ class TransformerStack(nn.Module):
                     checks.fail(f"layers[{number}]: expected {first}, got {d_model} and {norm_first}")
         self.layers = nn.ModuleList(layers)
         self.causal = causal
+        self.activation_checkpointing = False
         d_model, norm_first = kinds[0]
         self.norm = norm_layer(d_model) if norm_first else nn.Identity()
 
@@ -313,9 +319,11 @@ class TransformerStack(nn.Module):
                 mask = rule if mask is None else as_mask(rule) & as_mask(mask)
         attentions: list[AttentionOutput] = []
         cross_attentions: list[AttentionOutput] = []
+        is_checkpointed = self.activation_checkpointing and torch.is_grad_enabled()
         layer_caches = [None] * len(self.layers) if cache is None else cache.layers
         for layer, layer_cache in zip(self.layers, layer_caches, strict=True):
-            hidden, attention, cross_attention = layer(
+            call = partial(checkpoint, layer, use_reentrant=False) if is_checkpointed else layer
+            hidden, attention, cross_attention = call(
                 hidden, memory, mask=mask, memory_mask=memory_mask, cache=layer_cache
             )
             if output_attentions:

@@ -6,6 +6,9 @@ from regard.ops.attend import AttentionOutput as AttentionOutput
 from regard.ops.attend import attend as attend
 from regard.ops.attend import weights as weights
 from regard.ops.dropout import dropout as dropout
+from regard.ops.gradient_matrix import GradientMatrix as GradientMatrix
 from regard.ops.matrix import ScoreMatrix as ScoreMatrix
 from regard.ops.rotary import rotary as rotary
+from regard.ops.row_blocks import ComparisonMatrix as ComparisonMatrix
+from regard.ops.row_blocks import ProductMatrix as ProductMatrix
 from regard.ops.weight_matrix import WeightMatrix as WeightMatrix

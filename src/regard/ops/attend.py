@@ -11,11 +11,11 @@ from torch import Tensor
 
 from regard.checks import Checks, describe
 from regard.ops.kernels.base import Kernel, KernelInputs
-from regard.ops.kernels.dispatch import as_kernel, select_kernel
+from regard.ops.kernels.dispatch import as_kernel, prepare
 from regard.ops.masks.base import MaskLike
 from regard.ops.measures.base import MeasureLike, as_measures
 from regard.ops.request import check_request, make_request
-from regard.ops.scores.base import Score
+from regard.ops.scores.base import ScoreLike
 from regard.ops.weight_matrix import WeightMatrix
 
 
@@ -30,12 +30,15 @@ class AttentionOutput:
         measured: The results of `measure`, by name.
         value: The value, (batch, value_heads, keys, value_dim); None where a head's output is not the weights times a
             value.
+        head_output: The output of each head, (batch, heads, queries, value_dim), from which an attention layer computes
+            its own.
     """
 
     output: Float[Tensor, "*batch queries width"]
     weights: WeightMatrix
     measured: Mapping[str, Any]
     value: Float[Tensor, "batch value_heads keys value_dim"] | None = None
+    head_output: Float[Tensor, "batch heads tokens value_dim"] | None = None
 
     def __repr__(self) -> str:
         measured = ", ".join(f"{name!r}: {describe(result)}" for name, result in self.measured.items())
@@ -48,7 +51,7 @@ def attend(
     value: Float[Tensor, "batch value_heads keys value_dim"],
     *,
     mask: MaskLike | None = None,
-    score: Score | str | None = None,
+    score: ScoreLike | None = None,
     scale: float | None = None,
     offset: int | None = None,
     dropout: float = 0.0,
@@ -64,7 +67,9 @@ def attend(
         mask: Which keys each query may attend to: `Causal`, `Padding`, `Window`, `Prefix`, `Documents`, `Neighbors`,
             combined by ``&``, ``|``, ``~``; a function ``(b, h, q_idx, kv_idx) -> bool``; FlexAttention's BlockMask; or
             a bool tensor broadcastable to (batch, heads, queries, keys), True where a query may attend. Default: all.
-        score: Input of the softmax. Default: the scaled dot product.
+        score: Input of the softmax: a score, its name, or a function ``(score, b, h, q_idx, kv_idx) -> score`` that
+            changes the scaled dot product, FlexAttention's `score_mod`; see `ScoreMod`. Default: the scaled dot
+            product.
         scale: Factor of the scores, the same for all parts of a sum. Default: that of the score (of a sum, of its
             first part that defines `Score.default_scale`), 1 for `Bilinear` and `Additive`, 1/√head_dim for others.
         offset: Query i has position i + offset. Default: keys − queries, so that the queries are the last positions.
@@ -119,9 +124,9 @@ def attend(
     checks.raise_problems()
     assert request is not None
     inputs = KernelInputs(value, request, measures, float(dropout))
-    output, measured = select_kernel(inputs, kernel).run(inputs)
+    output, measured = prepare(inputs, kernel).run(inputs)
     assert output is not None
-    return AttentionOutput(output, WeightMatrix(request), measured, value)
+    return AttentionOutput(output, WeightMatrix(request), measured, value, output)
 
 
 def weights(
@@ -129,7 +134,7 @@ def weights(
     key: Float[Tensor, "batch kv_heads keys head_dim"],
     *,
     mask: MaskLike | None = None,
-    score: Score | str | None = None,
+    score: ScoreLike | None = None,
     scale: float | None = None,
     offset: int | None = None,
     kernel: str | Kernel | None = None,

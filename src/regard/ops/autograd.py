@@ -33,6 +33,26 @@ else:
                 forward.__func__.__signature__ = inspect.signature(forward.__func__)
 
 
+def is_traced() -> bool:
+    """Whether torch records operators, or replaces them, instead of only running them.
+
+    It does in a compiler, in `torch.jit.trace` and in a dispatch mode, as of `make_fx` or `FakeTensorMode`. Memory must
+    not be read without torch then, and a number that is read becomes a constant.
+    """
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._is_tracing()  # pyright: ignore[reportPrivateUsage]
+        or torch._C._len_torch_dispatch_stack() > 0  # pyright: ignore[reportPrivateUsage]
+    )
+
+
+def has_no_memory(x: Tensor) -> bool:
+    """Whether a tensor stands for others, or has a shape only: a fake or a meta tensor."""
+    return x.device.type == "meta" or (
+        type(x).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage]
+    )
+
+
 def without_autocast(device: str) -> AbstractContextManager[Any]:
     """Disable autocast, if it is enabled: to enter torch's context takes as long as ten operations.
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.checks import Checks
 from regard.errors import InvalidArgument
-from regard.ops.autograd import AutogradFunction
+from regard.ops.autograd import AutogradFunction, is_traced
 from regard.ops.tile import Index, Shape
 
 
@@ -21,8 +21,8 @@ def dropout(x: Float[Tensor, "*axes"], p: float, training: bool = True) -> Float
     On a CPU, torch draws a Mersenne Twister number per element, which takes a quarter of a small model's training step.
     Here an element takes 16 bits of a stream of 64-bit numbers (NumPy's SFC64), seeded from torch's default generator,
     so `torch.manual_seed` makes it reproducible. p is rounded to a multiple of 2⁻¹⁶, and the kept elements are divided
-    by the rounded probability of being kept. On other devices, and in compiled code, whose generated loops draw their
-    own numbers, this is `torch.nn.functional.dropout`.
+    by the rounded probability of being kept. On other devices, and in traced code, which must draw other numbers in
+    each run, this is `torch.nn.functional.dropout`.
 
     Args:
         x: Any shape and floating dtype.
@@ -52,7 +52,7 @@ def dropout(x: Float[Tensor, "*axes"], p: float, training: bool = True) -> Float
         p = float(p)  # a number of NumPy would compute in its own precision
     if not training or p == 0.0:
         return x
-    if x.device.type != "cpu" or torch.compiler.is_compiling():
+    if x.device.type != "cpu" or is_traced():
         return torch.nn.functional.dropout(x, p)
     seed = int(draw_seed())
     kept, scale = _draw_lanes(x.shape, p, seed)
@@ -62,12 +62,15 @@ def dropout(x: Float[Tensor, "*axes"], p: float, training: bool = True) -> Float
 
 
 def draw_seed(device: str | torch.device = "cpu") -> Int[Tensor, ""]:
-    """A seed below 2⁶² from torch's generator for a device.
+    """A seed below 2⁶² from torch's generator for a device, or for the CPU where that is not CUDA.
+
+    A CUDA graph that draws it on the GPU drops other weights in each run.
 
     Raises:
         InvalidArgument: Under `torch.vmap` with ``randomness="different"``.
     """
-    seed = torch.randint(2**62, (), device=device)
+    own = torch.device(device)
+    seed = torch.randint(2**62, (), device=own if own.type in ("cuda", "meta") else "cpu")
     if torch._C._functorch.is_batchedtensor(seed):  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage]
         raise InvalidArgument("dropout: expected torch.vmap with randomness='same', got 'different'")
     return seed

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import prod
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from regard.checks import Checks, as_device
-from regard.errors import InvalidArgument
+from regard.checks import Checks
 from regard.ops.indexing import (
     SelectCells,
     Selection,
@@ -24,34 +23,19 @@ from regard.ops.indexing import (
     split_index,
 )
 from regard.ops.kernels.base import Kernel, KernelInputs
-from regard.ops.kernels.dispatch import select_kernel
+from regard.ops.kernels.dispatch import prepare
 from regard.ops.measures.base import Measure
 from regard.ops.request import AttentionRequest
+from regard.ops.row_blocks import ComparisonMatrix, RowBlocks
+from regard.ops.tensor_functions import DENSE_LIMIT, check_cells, format_bytes
 from regard.ops.tree import TensorVersions, map_float_tensors, map_tensors, tensors_in
 
-DENSE_LIMIT = 2**28
-"""Largest number of cells that are computed without an explicit limit: 1 GiB in float32."""
 
-_DENSE = "W.dense(), which computes the whole matrix as a tensor, or W[batch, heads, queries] for a part of it"
-_INSTEAD = {
-    "mean": "W[:, :, queries].mean(1) for the mean over heads of some queries, or W.dense().mean(1)",
-    "sum": 'W.measure("received") for the sum over queries; the sum over keys is 1',
-    "max": 'W.measure("max") for the largest weight of each row',
-    "amax": 'W.measure("max") for the largest weight of each row',
-    "argmax": "W.topk(1).indices for the strongest key of each query",
-    "sort": "W.topk(k) for the k strongest keys of each query",
-    "logsumexp": "W.lse()",
-    "diagonal": 'W.measure(regard.Diagonal(offset))["diagonal"]',
-    "cpu": 'W.to("cpu")',
-    "cuda": 'W.to("cuda")',
-} | dict.fromkeys(("T", "t", "transpose", "permute", "swapaxes"), "W.mT, which multiplies and has topk")
-"""What to call for methods of tensors that a matrix does not have."""
-
-
-class Matrix:
+class Matrix(RowBlocks):
     """What the matrices before and after softmax share; subclasses say which of the two they show."""
 
     _source: Source
+    _made_of = "query, key, mask and score"
 
     def __init__(
         self,
@@ -71,11 +55,6 @@ class Matrix:
         return torch.Size(self.request.shape)
 
     @property
-    def ndim(self) -> int:
-        """The number of axes, 4."""
-        return 4
-
-    @property
     def dtype(self) -> torch.dtype:
         """Dtype of the entries: float64 for float64, else float32."""
         return self.request.dtype
@@ -90,22 +69,14 @@ class Matrix:
         """Bytes of the tensors it holds: query, key, and those of mask and score."""
         return sum(tensor.nbytes for tensor in tensors_in(self.request))
 
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getattr__(self, name: str) -> NoReturn:
-        """Say what to call for an attribute that tensors have and this does not."""
-        problem = f"'{type(self).__name__}' object has no attribute '{name}'"
-        if not name.startswith("_") and hasattr(Tensor, name):
-            problem += f", because nothing is computed until you index or measure it; use {_INSTEAD.get(name, _DENSE)}"
-        raise AttributeError(problem, name=name, obj=self)
-
     def __repr__(self) -> str:
         request = self.request
         parts = [f"{axis}={size}" for axis, size in zip(("batch", "heads", "queries", "keys"), self.shape, strict=True)]
         parts += [f"mask={request.mask!r}"] if request.mask is not None else []
         parts += [str(self.dtype).removeprefix("torch."), str(self.device)]
-        parts += [f"holds {_size(self.nbytes)} instead of {_size(prod(self.shape) * self.dtype.itemsize)}"]
+        parts += [
+            f"holds {format_bytes(self.nbytes)} instead of {format_bytes(prod(self.shape) * self.dtype.itemsize)}"
+        ]
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def at(self, batch: Selection = None, heads: Selection = None, queries: Selection = None) -> Self:
@@ -140,10 +111,11 @@ class Matrix:
             valid = valid[rows[0]][:, rows[1]]
         return type(self)(self.request.at(*selected), valid, self.kernel)
 
-    def to(self, device: torch.device | str) -> Self:
-        """The same matrix on another device."""
-        device = as_device(device)
+    def to(self, *args: Any, **options: Any) -> Any:
         self._check_unchanged()
+        return super().to(*args, **options)
+
+    def on_device(self, device: torch.device) -> Self:
         request, valid = map_tensors((self.request, self.valid_queries), lambda tensor: tensor.to(device))
         return type(self)(request, valid, self.kernel)
 
@@ -165,7 +137,7 @@ class Matrix:
             O(batch * heads * queries * keys).
         """
         self._check_unchanged()
-        self._check_limit(prod(self.shape), limit)
+        check_cells(prod(self.shape), limit, self.dtype)
         return self._evaluate(self.request, {"cells": SelectCells(self._source, slice(None))})["cells"]
 
     def in_dtype_of_sums(self) -> Self:
@@ -173,11 +145,10 @@ class Matrix:
         self._check_unchanged()
         return type(self)(self.request.in_dtype_of_sums(), self.valid_queries, self.kernel)
 
-    def query_blocks(self, max_cells: int = 2**24) -> Iterator[slice]:
-        """Slices of the queries, in order, with at most so many cells each: blocks that can be dense, one at a time."""
-        batch, heads, queries, keys = self.shape
-        size = max(1, max_cells // (batch * heads * keys))
-        return (slice(start, min(start + size, queries)) for start in range(0, queries, size))
+    @property
+    def requires_grad(self) -> bool:
+        """Whether query, key, mask or score require a gradient."""
+        return any(tensor.requires_grad for tensor in tensors_in(self.request))
 
     def __getitem__(self, index: Any) -> Float[Tensor, "..."]:
         """`dense()[index]` for every index that torch takes, computing only the rows that it needs.
@@ -191,6 +162,8 @@ class Matrix:
         """
         self._check_unchanged()
         shape = self.request.shape
+        if isinstance(index, ComparisonMatrix):
+            index = index.true_cells(self.shape)
         split = split_index(index, shape[3])
         if split is not None:
             row_index, keys, rest = split
@@ -204,7 +177,7 @@ class Matrix:
                 return cells if rest == (slice(None),) else cells[(..., *rest)]
             return self._rows(self._row_numbers()[row_index], DENSE_LIMIT, keys)[(..., *rest)]
         rows = self._row_numbers()
-        self._check_limit(self._cells_in(index), DENSE_LIMIT)
+        check_cells(self._cells_in(index), DENSE_LIMIT, self.dtype)
         # Expanded views with the shape of the matrix and the memory of one axis: torch itself resolves the index.
         keys = torch.arange(self.shape[3], device=self.device)
         return self._cells(rows[..., None].expand(self.shape)[index], keys.expand(self.shape)[index])
@@ -223,14 +196,14 @@ class Matrix:
     def _rectangle(self, entries: list[range], keys: slice) -> Tensor:
         """A range of keys for these batch entries, heads and queries, (batch, heads, queries, keys)."""
         *sizes, num_keys = self.request.shape
-        self._check_limit(prod(map(len, entries)) * len(range(*keys.indices(num_keys))), DENSE_LIMIT)
+        check_cells(prod(map(len, entries)) * len(range(*keys.indices(num_keys))), DENSE_LIMIT, self.dtype)
         selected = [None if len(part) == size else part for part, size in zip(entries, sizes, strict=True)]
         return self._evaluate(self.request.at(*selected), {"cells": SelectCells(self._source, keys)})["cells"]
 
     def _rows(self, numbers: Tensor, limit: int, keys: slice = slice(None)) -> Tensor:
         """Rows by their numbers, (*numbers.shape, keys)."""
         width = len(range(*keys.indices(self.shape[3])))
-        self._check_limit(numbers.numel() * width, limit)
+        check_cells(numbers.numel() * width, limit, self.dtype)
         unique, place = numbers.unique(return_inverse=True)
         in_order, request = torch.arange(len(unique), device=self.device), self.request.in_dtype_of_sums()
         if len(unique) == numbers.numel() and torch.equal(place.flatten(), in_order):
@@ -239,7 +212,7 @@ class Matrix:
 
     def _cells(self, rows: Tensor, keys: Tensor) -> Tensor:
         """Cells by the numbers of their rows and by their keys, two tensors of one shape."""
-        self._check_limit(rows.numel(), DENSE_LIMIT)
+        check_cells(rows.numel(), DENSE_LIMIT, self.dtype)
         if rows.numel() == 0:
             return torch.empty(rows.shape, dtype=self.dtype, device=self.device)
         flat_rows, flat_keys = rows.flatten(), keys.flatten()
@@ -264,32 +237,14 @@ class Matrix:
     def _evaluate(self, request: AttentionRequest, measures: Mapping[str, Measure]) -> dict[str, Any]:
         """Compute measures of this matrix, or of a part of it, in one pass."""
         inputs = KernelInputs(None, request, measures)
-        return select_kernel(inputs, self.kernel).run(inputs)[1]
-
-    def _check_limit(self, cells: int, limit: int) -> None:
-        if cells > limit:
-            raise InvalidArgument(
-                f"the result would hold {cells:,} cells, {_size(cells * self.dtype.itemsize)}; the limit is {limit:,}. "
-                "Select a part (W[0, 3], W.at(heads=[3])), compute a measure (W.entropy(), W.topk(8)), multiply by a "
-                "vector (W @ x), or call W.dense(limit=...)"
-            )
+        return prepare(inputs, self.kernel).run(inputs)[1]
 
     def _check_unchanged(self) -> None:
         """Raise if query, key or rules have been changed in place."""
-        self._versions.check("this is a view of query, key, mask and score")
+        self._versions.check(f"this is a view of {self._made_of}")
 
 
 class ScoreMatrix(Matrix):
     """The input of the softmax: the scores with scale, −∞ where masked."""
 
     _source = "scores"
-
-
-def _size(count: int) -> str:
-    """Bytes for a reader: 8.2 MB."""
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.1f} {unit}" if unit != "B" else f"{count} B"
-        size /= 1000
-    return f"{size:.1f} TB"

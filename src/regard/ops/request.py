@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.checks import Checks, broadcastable_to, describe
 from regard.errors import InvalidArgument
 from regard.ops.masks.base import Mask, MaskLike, as_mask
-from regard.ops.scores.base import Key, Query, Score, as_score
+from regard.ops.scores.base import Key, Query, Score, ScoreLike, as_score
 from regard.ops.scores.dot_product import ScaledDotProduct
 from regard.ops.steps import Place
 from regard.ops.tile import Index, KeyRange, Shape, Tile
@@ -225,7 +225,7 @@ def make_request(
     key: Float[Tensor, "batch kv_heads keys head_dim"],
     *,
     mask: MaskLike | None = None,
-    score: Score | str | None = None,
+    score: ScoreLike | None = None,
     scale: float | None = None,
     offset: int | None = None,
 ) -> AttentionRequest:
@@ -246,7 +246,7 @@ def check_request(
     checks: Checks,
     tensors: dict[str, Tensor],
     mask: MaskLike | None,
-    score: Score | str | None,
+    score: ScoreLike | None,
     scale: float | None,
     offset: int | None,
 ) -> AttentionRequest | None:

@@ -129,6 +129,7 @@ def rebuild(cls: type[Tree], parts: Mapping[str, Any]) -> Tree:
 
 
 _LEAVES = frozenset((type(None), bool, int, float, str, slice, torch.device, torch.dtype))
+_HASHABLE = _LEAVES - {slice}
 _KINDS: dict[type, Any] = {tuple: Sequence, list: Sequence, dict: Mapping}
 """What `_find_kind` finds for the most frequent containers."""
 
@@ -140,6 +141,27 @@ def _find_kind(cls: type) -> Any:
     if issubclass(cls, (tuple, list)):
         return Sequence
     return Mapping if issubclass(cls, Mapping) else None
+
+
+def structure(tree: Any) -> Any:
+    """A tree of built-in rules and plain data as a hashable value, equal for trees whose classes and leaves are equal.
+
+    Raises:
+        TypeError: If it holds anything else, such as a tensor.
+    """
+    cls = type(tree)
+    if getattr(cls, "builtin", False) or cls is dict:
+        parts: Any = tree if cls is dict else tree.__dict__
+        if not parts:
+            return cls
+        return cls, *parts, *[part if type(part) in _HASHABLE else structure(part) for part in parts.values()]
+    if cls is tuple or cls is list:
+        return cls, *map(structure, tree)
+    if cls is slice:  # hashable from Python 3.12 on
+        return cls, tree.start, tree.stop, tree.step
+    if cls not in _HASHABLE:
+        raise TypeError(f"expected built-in rules and plain data, got {cls.__name__}")
+    return tree
 
 
 class TreeEncoder:

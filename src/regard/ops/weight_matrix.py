@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from regard.checks import Checks
+from regard.errors import InvalidArgument
+from regard.ops.gradient_matrix import GradientMatrix, GradientSource, select_gradient
 from regard.ops.indexing import Selection, resolve_index
 from regard.ops.kernels.base import KernelInputs
 from regard.ops.kernels.blocks import slices
-from regard.ops.kernels.dispatch import select_kernel
+from regard.ops.kernels.dispatch import prepare
 from regard.ops.linear_operator import as_columns, linear_operator, require_one_head
-from regard.ops.matrix import DENSE_LIMIT, Matrix, ScoreMatrix
+from regard.ops.matrix import Matrix, ScoreMatrix
 from regard.ops.measures import Measure, MeasureLike, Received, TopK, TopKResult, TransposedProduct, as_measures
 from regard.ops.request import in_dtype_of_sums
+from regard.ops.tensor_functions import DENSE_LIMIT, MaxOverKeys, TensorFunctions, check_cells
 from regard.ops.tile import KeyRange
 from regard.ops.tree import tensors_in
 
@@ -50,6 +54,46 @@ class WeightMatrix(Matrix):
     """
 
     _source = "weights"
+    _gradient: GradientSource = None
+
+    def with_gradient(self, gradient: GradientSource) -> Self:
+        """Set what `grad` returns, and return the matrix."""
+        self._gradient = gradient
+        return self
+
+    @property
+    def grad(self) -> GradientMatrix | None:
+        """The gradient of a loss with respect to the weights, as lazy as they are.
+
+        It is recorded by ``regard.watch(model, weight_gradients=True)``. None for other matrices, and for layers that
+        the loss does not depend on.
+
+        Raises:
+            InvalidArgument: If a watch waits for the backward pass, or cannot give the gradient of this layer.
+        """
+        gradient = select_gradient(self._gradient)
+        if isinstance(gradient, str):
+            raise InvalidArgument(gradient)
+        return gradient
+
+    def at(self, batch: Selection = None, heads: Selection = None, queries: Selection = None) -> Self:
+        part = super().at(batch, heads, queries)
+        if isinstance(self._gradient, GradientMatrix):
+            part._gradient = self._gradient.at(batch, heads, queries)
+        elif self._gradient is not None:
+            part._gradient = partial(select_gradient, self._gradient, batch, heads, queries)
+        return part
+
+    def on_device(self, device: torch.device) -> Self:
+        matrix, gradient = super().on_device(device), select_gradient(self._gradient)
+        matrix._gradient = gradient.on_device(device) if isinstance(gradient, GradientMatrix) else None
+        return matrix
+
+    def detach(self) -> Self:
+        """The same matrix, detached from the graph of its tensors, with the gradient that it has now."""
+        matrix, gradient = super().detach(), select_gradient(self._gradient)
+        matrix._gradient = gradient if isinstance(gradient, GradientMatrix) else None
+        return matrix
 
     @property
     def scores(self) -> ScoreMatrix:
@@ -103,9 +147,44 @@ class WeightMatrix(Matrix):
         """Attention that each key receives, (batch, heads, keys), padding queries left out if known; see `Received`."""
         return self.measure(Received(row_weights))["received"]
 
-    def topk(self, k: int) -> TopKResult:
-        """The k strongest keys of each row: values and indices, (batch, heads, queries, k); see `TopK`."""
+    def topk(self, k: int, dim: int = -1, largest: bool = True, *rest: bool, **options: bool) -> Any:
+        """The k strongest keys of each row: values and indices, (batch, heads, queries, k); see `TopK`.
+
+        Args:
+            k: Number of keys.
+            dim: The axis; over batch and heads, the dense matrix is computed.
+            largest: Whether to return the largest; for the smallest, the dense matrix is computed.
+            rest: ``sorted``, as in ``torch.topk``; they always are.
+            options: The same.
+        """
+        if not largest or dim not in (2, 3, -1, -2):
+            return super().topk(k, dim, largest, *rest, **options)
+        if dim in (2, -2):
+            return TopKResult(*(part.mT for part in self.mT.topk(k)))
         return self.measure(TopK(k))["topk"]
+
+    def max(self, dim: Any = None, keepdim: bool = False, **options: Any) -> Any:
+        """The largest weight; with an axis, the largest weights and their indices, as ``dense().max(dim)``."""
+        if options or dim not in (3, -1):
+            return super().max(dim, keepdim, **options)
+        values, indices = self.topk(1)
+        top = MaxOverKeys(values, indices.clamp(min=0))
+        return top if keepdim else MaxOverKeys(*(part.squeeze(-1) for part in top))
+
+    def reduce_axes(self, name: str, dims: tuple[int, ...]) -> Tensor:
+        """By measures, which need no block of the matrix, where they say what a sum over queries or keys is."""
+        self._check_unchanged()
+        if name == "sum" and 3 in dims:
+            ones = torch.ones(self.shape[3], dtype=self.dtype, device=self.device)
+            parts = self.__matmul__(ones)[..., None]
+        elif name == "sum" and 2 in dims:
+            parts = self._evaluate(self.request, as_measures("received"))["received"][:, :, None]
+        elif name == "amax" and 3 in dims:
+            parts = self._evaluate(self.request, as_measures("max"))["max"].weight[..., None]
+        else:
+            return super().reduce_axes(name, dims)
+        rest = tuple(dim for dim in dims if parts.shape[dim] > 1)
+        return getattr(torch, name)(parts, rest, keepdim=True) if rest else parts
 
     def columns(self, keys: Selection) -> Float[Tensor, "batch heads queries columns"]:
         """The columns of some keys, (batch, heads, queries, columns).
@@ -132,7 +211,7 @@ class WeightMatrix(Matrix):
         checks.raise_problems()
         assert indices is not None
         self._check_unchanged()
-        self._check_limit(self.shape[0] * self.shape[1] * self.shape[2] * len(indices), DENSE_LIMIT)
+        check_cells(self.shape[0] * self.shape[1] * self.shape[2] * len(indices), DENSE_LIMIT, self.dtype)
         unique, place = indices.unique(return_inverse=True)
         breaks = ((unique.diff() != 1).nonzero().flatten() + 1).tolist()
         bounds = [0, *breaks, len(unique)]
@@ -151,12 +230,12 @@ class WeightMatrix(Matrix):
         for part in (part for run in runs for part in slices(run, step)):
             yield strongest.weights_of(request.scores_of_keys(KeyRange(part.start, part.stop)))
 
-    def _topk_of_columns(self, k: int) -> TopKResult:
+    def topk_of_columns(self, k: int) -> TopKResult:
         """The k strongest queries of each key; see `Transposed.topk`."""
         self._check_unchanged()
         batch, heads, queries, keys = self.shape
         count = min(k, queries)
-        self._check_limit(batch * heads * keys * count, DENSE_LIMIT)
+        check_cells(batch * heads * keys * count, DENSE_LIMIT, self.dtype)
         with torch.no_grad():
             top = [block.topk(count, 2) for block in self._column_blocks([slice(0, keys)])]
         values, indices = (
@@ -186,19 +265,18 @@ class WeightMatrix(Matrix):
             InvalidArgument: If x does not fit.
             InvalidType: If it is not a floating-point tensor.
         """
+        x = x.dense_for("matmul") if isinstance(x, TensorFunctions) else x
         value = as_columns("W @ x", x, self.shape, 3, self.device, self.request.key.shape[1])
         self._check_unchanged()
         if x.requires_grad and len(value) < self.shape[0]:  # its gradient is a sum over the batch
             value = in_dtype_of_sums(value, self.dtype)
         inputs = KernelInputs(value.expand(self.shape[0], -1, -1, -1), self.request, {})
-        output, _ = select_kernel(inputs, self.kernel).run(inputs)
+        output, _ = prepare(inputs, self.kernel).run(inputs)
         assert output is not None
         return (output[..., 0] if x.ndim == 1 else output).to(x.dtype)
 
-    @property
-    def mT(self) -> Transposed:  # noqa: N802 - torch's name
-        """The transpose: ``W.mT @ y`` and ``W.mT.topk(k)``."""
-        return Transposed(self)
+    def transposed_product(self, y: Tensor) -> Tensor:
+        return self.measure({"product": TransposedProduct(y)})["product"]
 
     def linear_operator(self) -> Any:
         """One head's weights as `scipy.sparse.linalg.LinearOperator`, for singular values and the like.
@@ -222,67 +300,3 @@ class WeightMatrix(Matrix):
         require_one_head("linear_operator", self.shape)
         weights = self.detach()
         return linear_operator(weights.__matmul__, weights.mT.__matmul__, self.shape[2:], self.dtype, self.device)
-
-
-class Transposed:
-    """The transpose of a weight matrix, (batch, heads, keys, queries)."""
-
-    def __init__(self, matrix: WeightMatrix) -> None:
-        self.mT = matrix
-
-    @property
-    def shape(self) -> torch.Size:
-        """(batch, heads, keys, queries)."""
-        batch, heads, queries, keys = self.mT.shape
-        return torch.Size((batch, heads, keys, queries))
-
-    def __repr__(self) -> str:
-        return f"{self.mT!r}.mT"
-
-    def __matmul__(
-        self, y: Float[Tensor, " queries"] | Float[Tensor, "... queries columns"]
-    ) -> Float[Tensor, "batch heads keys"] | Float[Tensor, "batch heads keys columns"]:
-        """The product with a vector or a matrix, as ``dense().mT @ y``; with a vector it equals `Received`.
-
-        Args:
-            y: (queries,), (queries, columns), or (..., queries, columns) broadcastable to batch and heads.
-
-        Returns:
-            (batch, heads, keys) or (batch, heads, keys, columns), in the dtype of y.
-
-        Raises:
-            InvalidArgument: If y does not fit.
-            InvalidType: If it is not a floating-point tensor.
-
-        Memory:
-            O(queries + keys) per column.
-        """
-        rows = as_columns("W.mT @ y", y, self.mT.shape, 2, self.mT.device)
-        product = self.mT.measure({"product": TransposedProduct(rows)})["product"].to(y.dtype)
-        return product[..., 0] if y.ndim == 1 else product
-
-    def topk(self, k: int) -> TopKResult:
-        """The k queries that attend most to each key: values and indices, (batch, heads, keys, k).
-
-        Where fewer than k queries have a weight above 0, the rest has value 0 and index −1. Values are differentiable.
-
-        Args:
-            k: Number of queries, at least 1.
-
-        Raises:
-            InvalidType: If k is not an int.
-            InvalidArgument: If it is below 1, or the result has more cells than `dense` computes by default.
-
-        Memory:
-            O(queries + keys * k). It takes about twice the time of `WeightMatrix.topk`.
-
-        Examples:
-            >>> import regard, torch
-            >>> W = regard.weights(torch.randn(1, 8, 50, 16), torch.randn(1, 8, 60, 16))
-            >>> torch.allclose(W.mT.topk(3).values, W.dense().mT.topk(3).values)
-            True
-        """
-        checks = Checks()
-        checks.integer("k", k, low=1)
-        checks.raise_problems()
-        return self.mT._topk_of_columns(k)  # pyright: ignore[reportPrivateUsage]

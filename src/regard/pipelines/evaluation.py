@@ -22,7 +22,8 @@ from regard.pipelines.base import Pipeline
 from regard.pipelines.text_encoder import TextEncoder
 from regard.pipelines.text_generator import TextGenerator
 from regard.pipelines.translator import Translator
-from regard.text.readers import read_labeled_texts, read_lines
+from regard.text.lines import read_lines
+from regard.text.readers import read_labeled_texts
 from regard.text.tagged import read_tagged_sentences
 
 CHUNK = 1024  # sentences between two reports of progress

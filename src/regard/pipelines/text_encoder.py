@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.checks import Checks
-from regard.data.masking import mask_tokens
+from regard.data.masking import IGNORE_INDEX, mask_tokens
 from regard.data.texts import truncate
 from regard.errors import InvalidArgument, short_repr
 from regard.metrics.classification import perplexity
@@ -199,10 +199,10 @@ class TextEncoder(SelfAttentionPipeline[Bert]):
                 vocab_size=self.tokenizer.vocab_size,
             )
             with torch.inference_mode():
-                loss = self.model.masked_lm_loss(masked_ids, lengths, labels, count_correct=True)
+                loss = self.model.loss(masked_ids, lengths, labels, output_predictions=True)
             nll += float(loss.nll)
-            num_tokens += int(loss.num_tokens)
-            num_correct += int(loss.num_correct or 0)
+            num_tokens += int(loss.num_labels)
+            num_correct += int((loss.predictions == labels[labels != IGNORE_INDEX]).sum())
         return MaskedLMScore(nll, num_tokens, num_correct)
 
     def fill_mask(self, text: str, top_k: int = 5) -> list[Prediction]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from regard.checks import Checks, describe
 from regard.errors import InvalidArgument, InvalidType, did_you_mean, short_repr
 from regard.ops.weight_matrix import WeightMatrix
+from regard.recordings.batch_axis import BatchAxis
 
 AttentionKind = Literal["encoder", "decoder", "cross"]
 ATTENTION_KINDS = ("encoder", "decoder", "cross")
@@ -41,8 +42,10 @@ class Layer:
         measured: Results of measures, by name. Reading an unknown name raises InvalidArgument, which lists the known.
         value: (batch, kv_heads, keys, value_dim), if it was recorded.
         head_indices: The indices of the heads in the model, where only some were recorded. Default: all.
-        has_own_batch: Whether the entries of the batch are not the sequences that the model read, but windows of an
-            image, for example.
+        batch_axis: What the entries of the batch are, such as windows of an image; None if they are the sequences that
+            the model read.
+        is_dense: Whether it holds scores captured at the softmax of a module, in memory of the size queries × keys.
+            Its query and key are then 0, and the scores a bias.
 
     A watched layer computes all from `weights` on when it is read.
 
@@ -59,7 +62,8 @@ class Layer:
     measured: Mapping[str, Any] = field(default_factory=dict[str, Any])
     value: Tensor | None = None
     head_indices: tuple[int, ...] = None  # pyright: ignore[reportAssignmentType]
-    has_own_batch: bool = False
+    batch_axis: BatchAxis | None = None
+    is_dense: bool = False
 
     def __post_init__(self) -> None:
         with Checks() as checks:
@@ -87,7 +91,7 @@ class Layer:
         return Layer(**{name: getattr(self, name) for name in kept}, **changes)
 
     def __repr__(self) -> str:
-        return f"Layer({self.name!r}, {self.kind})"
+        return f"Layer({self.name!r}, {self.kind}{', dense' if self.is_dense else ''})"
 
 
 def _as_tokens(tokens: Sequence[str] | None, count: int) -> tuple[str, ...]:
@@ -169,6 +173,23 @@ class LayerList(Sequence[Layer]):
         found = [layer for layer in self._layers if layer.kind == kind]
         return LayerList(found, f"{self._owner} of kind '{kind}' (it has {count_kinds(self)})")
 
+    def within(self, part: str) -> LayerList:
+        """The layers of a part of the model, by the name of the module: ``layers.within("vision_model")``.
+
+        Raises:
+            InvalidType: If it is not a str.
+            InvalidArgument: If the part has no layer.
+        """
+        if not isinstance(part, str):
+            raise InvalidType(f"part: expected the name of a part of the model, got {short_repr(part)}")
+        found = [layer for layer in self._layers if is_within(layer.name, part)]
+        if not found:
+            names = [layer.name for layer in self._layers]
+            raise InvalidArgument(
+                f"part: {short_repr(part)} has no layer{did_you_mean(part, names)}; known: {', '.join(names)}"
+            )
+        return LayerList(found, f"{self._owner} within {short_repr(part)}")
+
     @property
     def encoder(self) -> LayerList:
         """The encoder's self-attention."""
@@ -185,6 +206,21 @@ class LayerList(Sequence[Layer]):
         return self.by_kind("cross")
 
 
+def is_within(layer: str, part: str) -> bool:
+    """Whether a layer is a part of the model, or in it, by their names."""
+    return f"{layer}.".startswith(f"{part}.") or layer.startswith(f"{part}#")
+
+
+def common_part(names: Sequence[str], others: Sequence[str]) -> str | None:
+    """The name of a part of the model that has some layers and not others; None if there is none."""
+    parts = names[0].split(".")
+    for count in range(1, len(parts) + 1):
+        part = ".".join(parts[:count])
+        if all(is_within(name, part) for name in names) and not any(is_within(name, part) for name in others):
+            return part
+    return None
+
+
 def check_head_indices(checks: Checks, layer: Layer, heads: Iterable[int]) -> None:
     """Add a problem for each index that is not that of a recorded head."""
     indices = ", ".join(map(str, layer.head_indices))
@@ -196,7 +232,12 @@ def require_one_sequence(layers: Iterable[Layer], name: str = "recording") -> No
     """Raise InvalidArgument, naming the argument, if there is a batch of several sequences."""
     owner = "recording" if name == "layer" else name
     for layer in layers:
-        batch = layer.weights.shape[0]
+        batch, axis = layer.weights.shape[0], layer.batch_axis
+        if batch != 1 and axis is not None and axis.num_sequences == 1:
+            raise InvalidArgument(
+                f"{name}: expected one sequence, but {layer.name} has {batch} {axis.unit}s of it; select one with "
+                f"{owner}.select(0, entry=0), or other layers with {owner}.select(0, layers=[...])"
+            )
         if batch != 1:
             raise InvalidArgument(
                 f"{name}: expected one sequence, got a batch of {batch}; select one with {owner}.select(0), "
@@ -228,6 +269,7 @@ def _check_types(checks: Checks, layer: Any) -> None:
         ("measured", layer.measured, isinstance(layer.measured, Mapping), "measures by name"),
         ("value", value, value is None or isinstance(value, Tensor), "a tensor, or None"),
         ("head_indices", indices, indices is None or _are(int, indices), "a tuple of int, or None"),
+        ("batch_axis", layer.batch_axis, isinstance(layer.batch_axis, BatchAxis | None), "a BatchAxis, or None"),
     ]
     for name, part, is_right, what in expected:
         if not is_right:
@@ -255,6 +297,9 @@ def _check_values(checks: Checks, layer: Layer) -> None:
                 f"{where}: value: expected floats of shape ({batch}, kv_heads, {keys}, value_dim), where kv_heads "
                 f"divides {heads}, got {value.dtype} of {shape}"
             )
+    axis = layer.batch_axis
+    if axis is not None and axis.is_known and axis.spans is None and len(axis.sequences) != batch:
+        checks.fail(f"{where}: batch_axis: expected a sequence for each of {batch} entries, got {len(axis.sequences)}")
     if len(set(numbers)) != len(numbers) or len(numbers) != heads or min(numbers, default=0) < 0:
         checks.fail(
             f"{where}: head_indices: expected {heads} different numbers from 0, one for each head, got "

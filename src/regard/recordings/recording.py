@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from regard.checks import Checks
-from regard.errors import InvalidArgument, InvalidType, did_you_mean, short_repr
-from regard.ops.tree import map_tensors
+from regard.errors import InvalidType, short_repr
 from regard.recordings.layer import Layer, LayerList, count_kinds
+from regard.recordings.selection import select_layers
 
 MAX_IMAGE_SIDE = 512
 """Largest height and width of a recording's image, in pixels."""
@@ -81,27 +81,36 @@ class Recording:
         self,
         sequence: int | None = None,
         *,
-        tokens: Sequence[str] | None = None,
+        entry: int | None = None,
+        tokens: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
         target_tokens: Sequence[str] | None = None,
         layers: Sequence[str] | None = None,
         title: str | None = None,
     ) -> Recording:
-        """One sequence of the batch, to be shown or saved.
+        """One sequence that the model read, to be shown or saved.
+
+        A layer whose batch is not the sequences themselves (`Layer.batch_axis`) keeps what belongs to the sequence: the
+        windows of an image, or the images of a text. A layer that has nothing of it, such as those of images for a text
+        without one, is left out.
 
         Args:
-            sequence: Its index in the batch. Default: the only one.
-            tokens: Its tokens. Default: 1, 2, 3, and so on.
+            sequence: Its index among the sequences. Default: the only one.
+            entry: The index of one of several windows, images or tiles that a layer has of the sequence. Default: all,
+                which then are the batch of the layer.
+            tokens: Its tokens. A dict names those of parts of the model, ``{"text_model": [...], "vision_model":
+                [...]}``; other layers keep theirs. Default: ``row,column`` of the tokens of a window, otherwise 1, 2,
+                3, and so on.
             target_tokens: Those of the decoder, in a model with encoder and decoder.
             layers: Names of layers, or of parts of the model that have layers, such as the text model of one of images
-                and texts. `sequence` is then an index in the batch of these layers. Default: all.
+                and texts. Default: all.
             title: What it is. Default: as it was.
 
         Raises:
-            InvalidType: If the index is not an int, or tokens or layers are not a list.
+            InvalidType: If an index is not an int, or tokens or layers are not a list.
             InvalidArgument: If there are several sequences and none is selected; if a layer is unknown or has another
-                number of tokens; if the layers have batches of different sizes, or without `layers` one has a batch of
-                something else than the model's sequences, such as windows of an image; or if a watch kept only
-                measures.
+                number of tokens; if the layers have different numbers of sequences; if it is not known which sequence
+                the entries of a layer belong to, unless `layers` names it: `sequence` is then an index in its batch; or
+                if a watch kept only measures.
 
         Examples:
             >>> import regard, torch, transformers
@@ -111,23 +120,15 @@ class Recording:
             >>> result.recording.select(1, tokens=["seven", "eight"]).layers[0].key_tokens
             ('seven', 'eight')
         """
-        with Checks() as checks:
-            checks.integer("sequence", sequence, optional=True)
-        tokens, target_tokens = _as_names("tokens", tokens), _as_names("target_tokens", target_tokens)
-        chosen = self.layers if layers is None else _layers_within(self.layers, layers)
-        if target_tokens is not None and all(layer.kind == "encoder" for layer in chosen):
-            raise InvalidArgument("target_tokens: the recording has no decoder; pass tokens=")
-        _check_batches(chosen, sequence, is_whole=layers is None)
-        _check_counts(chosen, tokens, target_tokens)
-        selected = LayerList(_select(layer, sequence or 0, tokens, target_tokens) for layer in chosen)
+        selected = select_layers(self.layers, sequence, entry, tokens, target_tokens, layers)
         return replace(self, title=self.title if title is None else title, layers=selected)
 
     def save(self, path: str | os.PathLike[str], *, dtype: torch.dtype | None = None) -> None:
         """Write the recording as one file, which `regard.load` reads without the model.
 
-        Its size is linear in the tokens: query and key, the mask and score between them, and what was measured. A
-        user-defined mask, score or measure is written as the name of its class and the attributes that are named like
-        the arguments of its constructor.
+        Its size is linear in the tokens: query and key, the mask and score between them, what was measured, and the two
+        factors of ``layer.weights.grad``, if that was recorded. A user-defined mask, score or measure is written as the
+        name of its class and the attributes that are named like the arguments of its constructor.
 
         Args:
             path: Path of the file; by convention ``*.regard``.
@@ -146,126 +147,6 @@ class Recording:
     def _repr_html_(self) -> str:
         display = import_module("regard.explore.display")  # by name, for explore is built on analysis
         return display.notebook_html(self)
-
-
-def _layers_within(known: LayerList, names: Any) -> LayerList:
-    """The layers with these names, and those of the parts of the model with these names."""
-    names = [names] if isinstance(names, str) else names
-    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
-        raise InvalidType(f"layers: expected a list of names, got {short_repr(names)}")
-    every = [layer.name for layer in known]
-    with Checks() as checks:
-        checks.that(bool(names), "layers: expected at least one name; leave it out for all")
-        for name in names:
-            if not any(_is_within(each, name) for each in every):
-                checks.fail(
-                    f"layers: unknown layer {short_repr(name)}{did_you_mean(name, every)}; known: {', '.join(every)}"
-                )
-    return LayerList(layer for layer in known if any(_is_within(layer.name, name) for name in names))
-
-
-def _is_within(layer: str, name: str) -> bool:
-    return f"{layer}.".startswith(f"{name}.") or layer.startswith(f"{name}#")
-
-
-def _check_batches(layers: LayerList, sequence: int | None, *, is_whole: bool) -> None:
-    """Check that one index means the same sequence in all layers."""
-    sizes = {layer.weights.shape[0]: layer.name for layer in layers}
-    instead = "select layers that have one, with layers=[...], or read layer.weights.at(batch=...)"
-    if len(sizes) > 1:
-        differing = " and ".join(f"{size} ({name})" for size, name in sizes.items())
-        raise InvalidArgument(
-            f"sequence: expected layers with one batch, got batches of {differing}; {instead}; after a beam search, "
-            "call result.select_beams(output.beam_indices)"
-        )
-    own = [layer.name for layer in layers if layer.has_own_batch] if is_whole else []
-    if own:
-        raise InvalidArgument(
-            f"sequence: expected layers whose batch is that of the model's inputs, but {own[0]} has a batch of "
-            f"{max(sizes)}, such as windows of an image or several images of a text; {instead}"
-        )
-    for batch in sizes:
-        if sequence is None and batch > 1:
-            raise InvalidArgument(f"sequence: expected an index from 0 to {batch - 1}, because there are {batch}")
-        if not 0 <= (sequence or 0) < batch:
-            raise InvalidArgument(f"sequence: expected an index from 0 to {batch - 1}, got {sequence}")
-
-
-def _sides(
-    layer: Layer, tokens: Sequence[str] | None, target_tokens: Sequence[str] | None
-) -> list[tuple[str, Sequence[str] | None, int]]:
-    """The argument that names the queries, its names, and their number; and the same for the keys."""
-    _, _, queries, keys = layer.weights.shape
-    of_source, of_target = ("tokens", tokens), ("target_tokens", target_tokens)
-    if target_tokens is None or layer.kind == "encoder":
-        of_target = of_source
-    argument, names = of_source if layer.kind == "cross" else of_target
-    return [(*of_target, queries), (argument, names, keys)]
-
-
-def _check_counts(layers: LayerList, tokens: Sequence[str] | None, target_tokens: Sequence[str] | None) -> None:
-    """Check that there are as many names as tokens in each layer."""
-    fits = {
-        layer.name: [names is None or len(names) == size for _, names, size in _sides(layer, tokens, target_tokens)]
-        for layer in layers
-    }
-    fitting = [name for name, sides in fits.items() if all(sides)]
-    for layer in layers:
-        for argument, names, size in _sides(layer, tokens, target_tokens):
-            if names is None or len(names) == size:
-                continue
-            hint = ""
-            if len(names) == size + 1 and not fitting:
-                hint = "; leave out the last one, which a generation wrote but did not read"
-            elif argument == "tokens" and layer.kind == "cross":
-                hint = "; pass target_tokens= for those of the decoder"
-            elif fitting:
-                part = _common_part(fitting, [name for name in fits if name not in fitting])
-                hint = f"; to name only the layers with {len(names)}, pass layers={part}"
-            raise InvalidArgument(f"{argument}: expected {size} tokens for {layer.name}, got {len(names)}{hint}")
-
-
-def _common_part(names: Sequence[str], others: Sequence[str]) -> str:
-    """What to pass as ``layers=`` for some layers and not for others: the part of the model that only they are in."""
-    parts = names[0].split(".")
-    for count in range(1, len(parts) + 1):
-        part = ".".join(parts[:count])
-        if all(_is_within(name, part) for name in names) and not any(_is_within(name, part) for name in others):
-            return repr([part])
-    return "[...]"
-
-
-def _select(layer: Layer, index: int, tokens: Sequence[str] | None, target_tokens: Sequence[str] | None) -> Layer:
-    """One sequence of a layer, detached, with the names of its tokens."""
-    weights = layer.weights.detach()
-    query_tokens, key_tokens = (
-        known if names is None else tuple(names)
-        for (_, names, _), known in zip(
-            _sides(layer, tokens, target_tokens), (layer.query_tokens, layer.key_tokens), strict=True
-        )
-    )
-    part = slice(index, index + 1)
-    value = layer.value
-    return layer.replace(
-        weights=weights if weights.shape[0] == 1 else weights.at(batch=index),
-        query_tokens=query_tokens,
-        key_tokens=key_tokens,
-        measured=map_tensors(dict(layer.measured), lambda tensor: tensor[part].detach()),
-        value=None if value is None else value[part].detach(),
-        has_own_batch=False,
-    )
-
-
-def _as_names(argument: str, tokens: Any) -> tuple[str, ...] | None:
-    """Tokens as texts; ids become numbers."""
-    if tokens is None:
-        return None
-    listed = tokens.tolist() if hasattr(tokens, "tolist") else tokens
-    if isinstance(listed, str) or not isinstance(listed, Sequence) or any(isinstance(each, list) for each in listed):
-        raise InvalidType(
-            f"{argument}: expected a list with a name for each token of one sequence, got {short_repr(tokens)}"
-        )
-    return tuple(map(str, listed))
 
 
 def _check_texts(checks: Checks, recording: Recording) -> None:

@@ -26,7 +26,7 @@ from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidFile, RegardError, raise_problems, short_repr
 from regard.files import as_path, atomic_write
 from regard.input_files import read_file
-from regard.ops import WeightMatrix
+from regard.ops import GradientMatrix, WeightMatrix
 from regard.ops.masks import Mask, as_mask, to_spans
 from regard.ops.measures import Measure
 from regard.ops.request import AttentionRequest, make_request
@@ -36,8 +36,8 @@ from regard.ops.tree import subtrees
 from regard.recordings.layer import Layer, LayerList, Numbers, require_one_sequence
 from regard.recordings.recording import Recording
 
-VERSION = 4
-"""Of the format. This release reads version 4; later ones read it, too."""
+VERSION, VERSION_WITH_GRADIENTS = VERSIONS = (4, 5)
+"""Of the format: of recordings without gradients of weights, and with them. Later releases read both, too."""
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 AXES = ("batch", "heads", "rows")
@@ -55,7 +55,8 @@ def save_recording(recording: Recording, path: str | os.PathLike[str], dtype: to
     if recording.image is not None:
         fields["image"] = recording.image
     tensors: dict[str, Tensor] = {}
-    header = {"version": VERSION, **{name: _encode(part, tensors, dtype) for name, part in fields.items()}}
+    version = VERSION_WITH_GRADIENTS if any("output_gradient" in layer for layer in layers) else VERSION
+    header = {"version": version, **{name: _encode(part, tensors, dtype) for name, part in fields.items()}}
     text = json.dumps(header)  # in ASCII: a token may hold half a surrogate pair, which UTF-8 cannot encode
     data = safetensors.save(tensors, {"regard": text, "checksum": checksum(text, tensors)})
     end = 8 + int.from_bytes(data[:8], "little")
@@ -74,17 +75,37 @@ def _reproducible_head(head: bytes) -> bytes:
 
 
 def _layer_fields(layer: Layer, dtype: torch.dtype | None) -> dict[str, Any]:
-    value = layer.value
+    weights, value, more = layer.weights.detach(), layer.value, {}
+    if weights.grad is not None:
+        factors = weights.grad.request
+        value, more = factors.key, {"output_gradient": factors.query if dtype is None else factors.query.to(dtype)}
     return {
         "name": layer.name,
         "kind": layer.kind,
-        "weights": layer.weights,
+        "weights": weights,
         "query_tokens": None if isinstance(layer.query_tokens, Numbers) else layer.query_tokens,
         "key_tokens": None if isinstance(layer.key_tokens, Numbers) else layer.key_tokens,
         "measured": layer.measured,
         "value": value if value is None or dtype is None else value.to(dtype),
         "head_indices": None if layer.head_indices == tuple(range(layer.weights.shape[1])) else layer.head_indices,
+        **more,
+        **({"is_dense": True} if layer.is_dense else {}),
     }
+
+
+def _layer(version: int, fields: dict[str, Any]) -> Layer:
+    """The layer that was written."""
+    if version != VERSION_WITH_GRADIENTS or "output_gradient" not in fields:
+        return Layer(**fields)
+    gradient = fields.pop("output_gradient")
+    layer, where = Layer(**fields), f"layer {short_repr(fields['name'])}: output_gradient"
+    if layer.value is None:
+        raise InvalidArgument(f"{where}: expected the values that it belongs to, got none")
+    shape = (*layer.weights.shape[:3], layer.value.shape[3])
+    with Checks() as checks:
+        checks.tensor(where, gradient, "floating-point", shapes={"(batch, heads, queries, value_dim)": shape})
+    layer.weights.with_gradient(GradientMatrix.of(gradient, layer.value, layer.weights.valid_queries))
+    return layer
 
 
 def load(path: str | os.PathLike[str]) -> Recording:
@@ -118,8 +139,9 @@ def load(path: str | os.PathLike[str]) -> Recording:
             raise InvalidFile(f"{file}: expected a recording, got a safetensors file without the metadata of one")
         header = json.loads(text)
         version = header.get("version") if isinstance(header, dict) else None
-        if version != VERSION:
-            raise InvalidFile(f"{file}: expected a recording of version {VERSION}, got version {short_repr(version)}")
+        if isinstance(version, bool) or version not in VERSIONS:
+            known = " or ".join(map(str, VERSIONS))
+            raise InvalidFile(f"{file}: expected a recording of version {known}, got version {short_repr(version)}")
         tensors = safetensors.load(data)
         if metadata.get("checksum") != checksum(text, tensors):
             raise InvalidFile(
@@ -127,7 +149,7 @@ def load(path: str | os.PathLike[str]) -> Recording:
             )
         _check_classes(file, header)
         fields = {name: _decode(part, tensors) for name, part in header.items() if name != "version"}
-        return Recording(layers=LayerList(Layer(**layer) for layer in fields.pop("layers")), **fields)
+        return Recording(layers=LayerList(_layer(version, layer) for layer in fields.pop("layers")), **fields)
 
 
 def _metadata(data: bytes) -> dict[str, str]:

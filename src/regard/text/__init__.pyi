@@ -1,14 +1,14 @@
 from .base import BaseTokenizer as BaseTokenizer
 from .chat import chat_turns as chat_turns
 from .display import display_tokens as display_tokens
+from .lines import read_lines as read_lines
 from .readers import read_alignments as read_alignments
 from .readers import read_labeled_texts as read_labeled_texts
-from .readers import read_lines as read_lines
 from .readers import read_pairs as read_pairs
 from .readers import read_references as read_references
-from .readers import read_texts as read_texts
 from .sentencepiece import MarianTokenizer as MarianTokenizer
 from .sentencepiece import SentencePieceTokenizer as SentencePieceTokenizer
+from .tables import read_texts as read_texts
 from .tagged import TaggedSentence as TaggedSentence
 from .tagged import read_tagged_sentences as read_tagged_sentences
 from .token_search import find_tokens as find_tokens

@@ -1,109 +1,44 @@
-"""Readers of text files: lines, pairs, word alignments and labeled texts, as UTF-8 in NFC."""
+"""Readers of files of pairs, word alignments and labeled texts, in constant memory."""
 
 from __future__ import annotations
 
-import gzip
 import itertools
-import sys
-import unicodedata
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from regard.errors import InvalidArgument, InvalidFile, InvalidType, short_repr
-from regard.files import as_path
-from regard.input_files import check_file, parse_json
+from regard.errors import InvalidArgument, InvalidFile, short_repr
+from regard.text.lines import Part, check_files, display_name, line_name, read_lines
+from regard.text.tables import Row, is_table, read_table
 
 MAX_DIGITS = 18
 """Of the index of a word."""
 
 
-def read_lines(path: str | Path) -> Iterator[str]:
-    r"""Read the lines of a text file, in NFC and without line ends.
-
-    Args:
-        path: UTF-8 file, plain or ``.gz``; ``-`` is standard input. Only ``\n`` and ``\r\n`` end a line.
-
-    Yields:
-        Lines.
-
-    Raises:
-        InvalidType: If the path is not a str or path.
-        InvalidFile: If the file is missing, unreadable, not a regular file or a recording (``*.regard``), or a line is
-            not UTF-8; the message has the line's number.
-    """
-    name = display_name(path)
-    if name.endswith(".regard") and as_path(path).is_file():
-        raise InvalidFile(f"{name}: expected a text file, got a recording; `regard show` opens it")
-    number = 0
-    try:
-        with _open(path) as file:
-            for number, raw in enumerate(file, start=1):
-                line = raw.decode("utf-8").rstrip("\r\n")
-                yield unicodedata.normalize("NFC", line.removeprefix("\ufeff") if number == 1 else line)
-    except UnicodeDecodeError as error:
-        raise InvalidFile(
-            f"{name}, line {number}: expected UTF-8, got 0x{error.object[error.start]:02x} at byte {error.start + 1} "
-            "of the line; convert the file first, for example with `iconv -t UTF-8`"
-        ) from None
-    except InvalidFile:
-        raise
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InvalidFile(
-            f"{name}: expected a gzip file, but it is damaged or truncated after line {number}: {error}"
-        ) from None
-    except OSError as error:
-        raise InvalidFile(f"{name}: could not be read: {error.strerror or error}") from None
-
-
-def display_name(path: str | Path) -> str:
-    """What messages call a file: its path, or "standard input" for ``-``."""
-    return "standard input" if str(path) == "-" else str(path)
-
-
-def _open(path: str | Path) -> AbstractContextManager[Iterable[bytes]]:
-    path = as_path(path)
-    if str(path) != "-":
-        check_file(path)
-        return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
-    if sys.stdin is None:
-        raise OSError("it is closed")
-    return nullcontext(sys.stdin.buffer)
-
-
-def check_files(files: Sequence[str | Path]) -> None:
-    """Raise `InvalidType` unless files are a sequence: a single path is not."""
-    if isinstance(files, (str, Path)) or not isinstance(files, Sequence):  # without Checks, which imports torch
-        raise InvalidType(f"files: expected a sequence of paths, got {type(files).__name__}; pass a list")
-
-
-def read_pairs(files: Sequence[str | Path]) -> Iterator[tuple[str, str]]:
+def read_pairs(
+    files: Sequence[str | Path], *, source_column: str = "source", target_column: str = "target"
+) -> Iterator[tuple[str, str]]:
     """Read pairs of a source and a target sentence, without surrounding white space.
 
     Args:
-        files: One TSV (source, tab, target; further columns are ignored) or two line-aligned files, plain or ``.gz``.
+        files: One TSV (source, tab, target; further columns are ignored), two line-aligned files, plain or ``.gz``, or
+            any number of Parquet or JSON Lines files.
+        source_column: The column of the sources in Parquet and JSON Lines, as for `read_texts`.
+        target_column: The column of the targets.
 
     Yields:
         Pairs, including empty ones: those of empty lines.
 
     Raises:
         InvalidType: If files are not a sequence, such as a single path.
-        InvalidArgument: If there are not one or two files.
-        InvalidFile: If a file cannot be read, a line of a TSV has text but no tab, or two files have different numbers
-            of lines.
+        InvalidArgument: If there are other files.
+        InvalidFile: If a file cannot be read, a line of a TSV has text but no tab, a row lacks a text, or two files
+            have different numbers of lines.
     """
-    check_files(files)
-    if len(files) == 1:
-        for number, line in enumerate(read_lines(files[0]), start=1):
-            columns = line.split("\t") if line.strip() else ["", ""]
-            if len(columns) < 2:
-                where = f"{display_name(files[0])}, line {number}"
-                raise InvalidFile(f"{where}: expected source, tab, target, got no tab in {line[:60]!r}")
-            yield columns[0].strip(), columns[1].strip()
+    check_pair_files(files)
+    if is_table(files[0]) or len(files) == 1:
+        for path in files:
+            yield from read_pairs_of_file(path, source_column=source_column, target_column=target_column)
         return
-    if len(files) != 2:
-        raise InvalidArgument(f"files: expected one TSV or two line-aligned files, got {len(files)} files")
     counts = [0, 0]
     for source, target in itertools.zip_longest(*map(read_lines, files)):
         counts[0] += source is not None
@@ -112,6 +47,39 @@ def read_pairs(files: Sequence[str | Path]) -> Iterator[tuple[str, str]]:
             yield source.strip(), target.strip()
     if counts[0] != counts[1]:
         raise InvalidFile(f"{files[0]}, {files[1]}: expected the same number of lines, got {counts[0]} and {counts[1]}")
+
+
+def read_pairs_of_file(
+    path: str | Path, *, source_column: str, target_column: str, part: Part | None = None
+) -> Iterator[tuple[str, str]]:
+    """Read a part of a TSV or of a table as `read_pairs` does."""
+    if is_table(path):
+        for row in read_table(path, {"source_column": source_column, "target_column": target_column}, part):
+            yield row.text("source_column").strip(), row.text("target_column").strip()
+        return
+    for number, line in enumerate(read_lines(path, part), start=1):
+        columns = line.split("\t") if line.strip() else ["", ""]
+        if len(columns) < 2:
+            where = line_name(path, number, part)
+            raise InvalidFile(f"{where}: expected source, tab, target, got no tab in {line[:60]!r}")
+        yield columns[0].strip(), columns[1].strip()
+
+
+def check_pair_files(files: Sequence[str | Path]) -> None:
+    """Check that files are those of pairs, as in `read_pairs`, by their number and names.
+
+    Raises:
+        InvalidType: If files are not a sequence, such as a single path.
+        InvalidArgument: If they are others.
+    """
+    check_files(files)
+    num_tables = sum(map(is_table, files))
+    if num_tables != len(files) or not files:
+        expected = "expected one TSV or two line-aligned files, or Parquet or JSON Lines files"
+        if num_tables:
+            raise InvalidArgument(f"files: {expected}, got both kinds")
+        if len(files) not in (1, 2):
+            raise InvalidArgument(f"files: {expected}, got {len(files)} files")
 
 
 def read_alignments(path: str | Path) -> Iterator[list[tuple[int, int]]]:
@@ -135,24 +103,48 @@ def read_alignments(path: str | Path) -> Iterator[list[tuple[int, int]]]:
         yield [(int(source), int(target)) for source, target in links]
 
 
-def read_labeled_texts(files: Sequence[str | Path]) -> Iterator[tuple[str, str, str]]:
-    """Read texts with their classes from TSV files: text, tab, class; further columns are ignored.
+def read_labeled_texts(
+    files: Sequence[str | Path], *, text_column: str = "text", label_column: str = "label"
+) -> Iterator[tuple[str, str, str]]:
+    """Read texts with their classes.
+
+    Args:
+        files: TSV files (text, tab, class; further columns are ignored), or Parquet or JSON Lines files.
+        text_column: The column of the texts in Parquet and JSON Lines, as for `read_texts`.
+        label_column: The column of the classes: their names, or numbers, whose digits are then the names.
 
     Yields:
         The position (``file, line 3``, for messages), the text and the class, without surrounding white space.
 
     Raises:
         InvalidType: If files are not a sequence, such as a single path.
-        InvalidFile: If a file cannot be read, or a line lacks the tab, the text or the class.
+        InvalidFile: If a file cannot be read, or a line or a row lacks the tab, the text or the class.
     """
     check_files(files)
     for path in files:
-        for number, line in enumerate(read_lines(path), start=1):
-            where = f"{display_name(path)}, line {number}"
+        for row, text, label in read_labeled_rows(path, text_column=text_column, label_column=label_column):
+            yield row.where, text, label
+
+
+def read_labeled_rows(
+    path: str | Path, *, text_column: str, label_column: str, part: Part | None = None
+) -> Iterator[tuple[Row, str, str]]:
+    """Read a part of a file as `read_labeled_texts` does; a row finds out its position only for a message."""
+    columns = {"text_column": text_column, "label_column": label_column}
+    if not is_table(path):
+        for number, line in enumerate(read_lines(path, part), start=1):
+            row = Row(path, number, part, columns, {})
             text, label = (column.strip() for column in f"{line}\t".split("\t")[:2])
             if not text or not label:
-                raise InvalidFile(f"{where}: expected text, tab, class, got {line[:60]!r}")
-            yield where, text, label
+                raise InvalidFile(f"{row.where}: expected text, tab, class, got {line[:60]!r}")
+            yield row, text, label
+        return
+    for row in read_table(path, columns, part):
+        label = row.values["label_column"]
+        text, label = row.text("text_column").strip(), str(label) if type(label) is int else row.text("label_column")
+        if not text or not label.strip():
+            raise InvalidFile(f"{row.where}: expected text and class, got {short_repr(text)} and {short_repr(label)}")
+        yield row, text, label.strip()
 
 
 def read_references(path: str | Path) -> tuple[list[str], list[list[str]]]:
@@ -175,29 +167,6 @@ def read_references(path: str | Path) -> tuple[list[str], list[list[str]]]:
         raise InvalidFile(f"{name}: expected pairs, got an empty file")
     grouped = group_references(pairs)
     return list(grouped), list(grouped.values())
-
-
-def read_texts(path: str | Path) -> list[str]:
-    """Read one text per line, or the field ``text`` of each object of a ``.jsonl`` file.
-
-    Raises:
-        InvalidFile: If the file cannot be read, or a line of a ``.jsonl`` file has no such field.
-    """
-    lines, name = list(read_lines(path)), display_name(path)
-    if not name.removesuffix(".gz").endswith(".jsonl"):
-        return lines
-    texts = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            values = parse_json(line, name)
-        except InvalidFile:
-            values = None
-        text = values.get("text") if isinstance(values, dict) else None
-        if not isinstance(text, str):
-            expected = "an object with a 'text', as `regard generate --json` prints it"
-            raise InvalidFile(f"{name}, line {number}: expected {expected}, got {line[:60]!r}")
-        texts.append(text)
-    return texts
 
 
 def group_references(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, TypeGuard
 
 from regard.errors import InvalidFile, short_repr
 from regard.input_files import parse_json
-from regard.text.readers import check_files, display_name, read_lines
+from regard.text.lines import check_files, display_name, read_lines
+from regard.text.tables import is_table
 
 TAG_FIELDS = ("tags", "ner_tags")
 """Names that the field of the tags has in JSON Lines."""
@@ -37,8 +38,8 @@ def read_tagged_sentences(files: Sequence[str | Path]) -> Iterator[TaggedSentenc
     sentences. Tabs separate columns, or white space in a line without tabs. Columns between are ignored, and so are
     lines with ``-DOCSTART-``. All lines of a file have equally many columns.
 
-    JSON Lines, in a file whose name ends in ``.jsonl``: one sentence per line, an object with the lists of str
-    ``tokens`` and ``tags`` (or ``ner_tags``).
+    JSON Lines, in a file whose name ends in ``.jsonl`` or ``.json``: one sentence per line, an object with the lists of
+    str ``tokens`` and ``tags`` (or ``ner_tags``).
 
     Args:
         files: Plain or ``.gz``.
@@ -52,8 +53,11 @@ def read_tagged_sentences(files: Sequence[str | Path]) -> Iterator[TaggedSentenc
     """
     check_files(files)
     for path in files:
-        is_json = display_name(path).removesuffix(".gz").endswith(".jsonl")
-        yield from _read_json_lines(path) if is_json else _read_columns(path)
+        if str(path).endswith(".parquet"):
+            raise InvalidFile(
+                f"{path}: expected columns of words and tags, or JSON Lines, got Parquet; convert the file"
+            )
+        yield from _read_json_lines(path) if is_table(path) else _read_columns(path)
 
 
 def _read_columns(path: str | Path) -> Iterator[TaggedSentence]:

@@ -29,12 +29,13 @@ with _needs_extra():
 
 if TYPE_CHECKING:
     from regard.training.loop import TrainResult, train
+    from regard.training.loop import train_with as train_with
 
 __all__ = ["Recipe", "TrainResult", "apply_overrides", "load_recipe", "train"]
 
 
 def __getattr__(name: str) -> object:
-    if name in ("TrainResult", "train"):
+    if name in ("TrainResult", "train", "train_with"):
         with _needs_extra():
             return getattr(importlib.import_module("regard.training.loop"), name)
     raise AttributeError(f"module 'regard.training' has no attribute '{name}'")

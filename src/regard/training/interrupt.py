@@ -8,8 +8,6 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from lightning.fabric.utilities.rank_zero import rank_zero_only
-
 from regard.errors import RegardError
 
 SIGNALS = signal.SIGINT, signal.SIGTERM  # Ctrl-C, and what a scheduler sends before it kills
@@ -24,12 +22,16 @@ class Interrupt:
 
     Before the first step, and at a second signal, the training stops at once.
 
+    Args:
+        is_first: Whether this is process 0, which says that it stops.
+
     Attributes:
         signal: The signal that arrived.
         has_started: Whether the training has started.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_first: bool = True) -> None:
+        self.is_first = is_first
         self.signal: signal.Signals | None = None
         self.has_started = False
         self._handlers: dict[signal.Signals, Any] = {}
@@ -49,6 +51,6 @@ class Interrupt:
         is_second, self.signal = self.signal is not None, signal.Signals(number)
         if is_second or not self.has_started:
             raise TrainingInterrupted
-        if rank_zero_only.rank == 0:
+        if self.is_first:
             stop_now = "press Ctrl-C again" if number == signal.SIGINT else "send SIGTERM again"
             os.write(2, f"\nstopping after this step; {stop_now} to stop now\n".encode())  # print is not reentrant

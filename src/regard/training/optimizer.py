@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regard.errors import TrainingDiverged
 from regard.training.recipe_sections import OptimizerConfig
+
+TensorT = TypeVar("TensorT", bound=Tensor)
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
@@ -25,12 +27,26 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
 
 
 def weight_decay_groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """Two parameter groups: matrices, with weight decay, and vectors (biases and norms), without."""
-    matrices, vectors = [], []
-    for parameter in parameters:
-        (matrices if parameter.ndim > 1 else vectors).append(parameter)
-    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    return [group for group in groups if group["params"]]
+    """Two parameter groups: matrices, with weight decay, and vectors (biases and norms), without.
+
+    Parameters that other processes divide are groups of their own, because one operation cannot update both.
+    """
+    parameters = list(parameters)
+    matrices = [parameter for parameter in parameters if parameter.ndim > 1]
+    vectors = [parameter for parameter in parameters if parameter.ndim <= 1]
+    return [
+        {"params": params, "weight_decay": decay}
+        for decay, group in ((weight_decay, matrices), (0.0, vectors))
+        for params in by_division(group)
+    ]
+
+
+def by_division(tensors: Iterable[TensorT]) -> list[list[TensorT]]:
+    """Tensors in groups that are divided among the same processes, or not at all."""
+    groups: dict[Any, list[TensorT]] = {}
+    for tensor in tensors:
+        groups.setdefault(getattr(tensor, "device_mesh", None), []).append(tensor)
+    return list(groups.values())
 
 
 def lr_factor(step: int, config: OptimizerConfig, max_steps: int) -> float:
@@ -65,13 +81,28 @@ def lr_factor(step: int, config: OptimizerConfig, max_steps: int) -> float:
     return config.min_lr_ratio + (1 - config.min_lr_ratio) * decay
 
 
+def clip_gradients(model: nn.Module, max_norm: float) -> None:
+    """Scale the gradients down to a norm, as ``torch.nn.utils.clip_grad_norm_``, whatever processes divide."""
+    parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
+    norm = total_norm(parameter.grad for parameter in parameters if parameter.grad is not None)
+    for group in by_division(parameters):
+        nn.utils.clip_grads_with_norm_(group, max_norm, norm)
+
+
+def total_norm(tensors: Iterable[Tensor]) -> Tensor:
+    """The norm of all elements together."""
+    norms: list[Any] = [nn.utils.get_total_norm(group) for group in by_division(tensors)]
+    norms = [norm.full_tensor() if hasattr(norm, "full_tensor") else norm for norm in norms]
+    return norms[0] if len(norms) == 1 else nn.utils.get_total_norm(norms)
+
+
 def check_finite(model: nn.Module, step: int) -> None:
     """Check that the weights are finite, before they are saved.
 
     Raises:
         TrainingDiverged: If they are not.
     """
-    norm = float(nn.utils.get_total_norm(parameter.detach() for parameter in model.parameters()))
+    norm = float(total_norm(parameter.detach() for parameter in model.parameters()))
     if not math.isfinite(norm):
         raise TrainingDiverged(
             f"step {step}: the training has diverged: the norm of the weights is {norm}; in a new run, lower "

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
+from regard.training.fabric import data_share, sum_over_data
 from regard.training.metrics_file import MetricsFile
 from regard.training.recipe import Recipe
 
@@ -77,16 +78,13 @@ class ProgressLogger:
             self.writer.close()
 
     def state(self) -> Tensor:
-        """The sums since the last row, (processes, losses + 1)."""
-        sums = torch.tensor([*map(float, self.losses), self.num_targets], device=self.fabric.device)
-        gathered: Any = self.fabric.all_gather(sums)
-        return gathered.reshape(self.fabric.world_size, -1).cpu()
+        """The sums of this process since the last row, (losses + 1,), float64."""
+        return torch.tensor([*map(float, self.losses), self.num_targets], dtype=torch.float64)
 
     def load_state(self, sums: Tensor) -> None:
-        """Continue from sums, if there are some for each process."""
-        if len(sums) == self.fabric.world_size:
-            *self.losses, num_targets = sums[self.fabric.global_rank].tolist()
-            self.num_targets = int(num_targets)
+        """Continue from sums."""
+        *self.losses, num_targets = sums.tolist()
+        self.num_targets = int(num_targets)
 
     def add(self, losses: Sequence[Tensor], num_targets: int) -> None:
         """Add the mean losses of a batch."""
@@ -102,7 +100,7 @@ class ProgressLogger:
             is_finite = self._log_row(epoch, learning_rate)
         elif self.fabric.is_global_zero and self._is_refresh_due():
             means = [float(loss) / self.num_targets for loss in self.losses]
-            self._show(epoch, means, self.num_timed_targets * self.fabric.world_size)
+            self._show(epoch, means, self.num_timed_targets * data_share(self.fabric).size)
         if self.bar is not None:
             self.bar.update(self.bar_task, completed=step)
         return is_finite
@@ -125,8 +123,7 @@ class ProgressLogger:
 
     def _log_row(self, epoch: int, learning_rate: float) -> bool:
         sums = torch.tensor([*map(float, self.losses), self.num_targets, self.num_timed_targets])
-        sums = self.fabric.all_reduce(sums.to(self.fabric.device), reduce_op="sum")
-        *losses, num_targets, num_timed_targets = sums.tolist()  # pyright: ignore[reportAttributeAccessIssue]
+        *losses, num_targets, num_timed_targets = sum_over_data(self.fabric, sums.to(self.fabric.device)).tolist()
         means = [loss / num_targets for loss in losses]
         speed = round(num_timed_targets / (time.perf_counter() - self.started_at))
         row = {"epoch": epoch, **dict(zip(self.names, means, strict=True)), "learning_rate": learning_rate}

@@ -23,7 +23,11 @@ from regard.errors import (
     short_repr,
 )
 from regard.input_files import exists
+from regard.models.config import TransformerLayerConfig
 from regard.models.huggingface.export import transformers_class
+from regard.nn.positions import position_classes
+from regard.nn.relative_positions import AttentionPositions
+from regard.text.tables import check_first_row
 from regard.training.recipe_errors import describe_errors
 from regard.training.recipe_sections import (
     CheckpointConfig,
@@ -32,6 +36,7 @@ from regard.training.recipe_sections import (
     LossConfig,
     OptimizerConfig,
     Section,
+    StreamedDataConfig,
     TokenizerConfig,
     TrainerConfig,
     ValidationConfig,
@@ -125,6 +130,7 @@ class Recipe(Section, ABC):
         with Checks() as checks:
             checks.error = InvalidRecipe
             recipe.check(checks)
+            recipe.check_layers(checks)
             names = [metric.name for metric in recipe.metrics]
             for name in (recipe.validation.monitor, *recipe.loss_weights):
                 checks.that(name in names, f"{recipe_type.__name__}.metrics: expected {name} among them, got {names}")
@@ -139,19 +145,32 @@ class Recipe(Section, ABC):
         return {"data.train": self.data.paths(self.data.train), "data.valid": self.data.paths(self.data.valid)}
 
     def check_files(self) -> None:
-        """Check that the data files exist.
+        """Check that the data files exist, and that the first row or line of each can be read.
 
         Raises:
-            InvalidFile: With every file that is missing.
+            InvalidFile: With every file that is missing, damaged or without a column.
+            MissingExtra: If there is a Parquet file and pyarrow is not installed.
         """
         missing = [(key, path) for key, paths in self.files.items() for path in paths if not exists(path)]
         hint = f"or data.folder, which is {self.data.folder.absolute()}"
         raise_problems([f"{key}: no such file: {path}; change {key} {hint}" for key, path in missing], InvalidFile)
+        problems: list[str] = []
+        for key, path in [(key, path) for key, paths in self.files.items() for path in paths]:
+            try:
+                check_first_row(path, {f"data.{name}": column for name, column in self.data.columns.items()})
+            except InvalidFile as error:
+                problems.append(f"{key}: {error}")
+        raise_problems(problems, InvalidFile)
 
     @property
     def has_validation(self) -> bool:
         """Whether there is validation data."""
         return self.data.valid is not None
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether the training files are tokenized while the model trains."""
+        return isinstance(self.data, StreamedDataConfig) and self.data.streaming
 
     @property
     def loss_weights(self) -> dict[str, float]:
@@ -193,6 +212,31 @@ class Recipe(Section, ABC):
         """Check whether keys fit together; each of them is valid alone."""
         if self.tokenizer.type == "char" and self.task != "causal_lm":
             checks.fail(f"tokenizer.type: expected 'bpe' for the task {self.task}, got 'char'")
+
+    def check_layers(self, checks: Checks) -> None:
+        """Check whether the trainer can divide, compile and recompute the layers of the model."""
+        config, trainer, size = self.placeholder_config, self.trainer, self.trainer.tensor_parallel
+        if not isinstance(config, TransformerLayerConfig):
+            expected = f"for model.architecture {short_repr(self.model.architecture)}, which has no Transformer layers"
+            for key, default in (("tensor_parallel", 1), ("activation_checkpointing", False), ("compile", False)):
+                value = getattr(trainer, key)
+                checks.that(value == default, f"trainer.{key}: expected {default} {expected}, got {value}")
+            return
+        if size == 1:
+            return
+        if trainer.strategy == "ddp":
+            checks.fail(f"trainer.strategy: expected 'auto' or 'fsdp' with trainer.tensor_parallel={size}, got 'ddp'")
+        for name in ("num_heads", "num_kv_heads", "d_ff"):
+            value = getattr(config, name)
+            expected = f"expected a divisor of model.{name}={value}"
+            checks.that(value is None or value % size == 0, f"trainer.tensor_parallel: {expected}, got {size}")
+        positions: Any = position_classes()[config.positions]
+        if issubclass(positions, AttentionPositions) and positions.head_axes is None:
+            expected = f"expected 1 with {config.positions} positions, whose class has no head_axes"
+            checks.fail(f"trainer.tensor_parallel: {expected}, got {size}")
+        if self.loss_weights:
+            expected = f"expected 1 with {', '.join(self.loss_weights)}, for which one process needs all heads"
+            checks.fail(f"trainer.tensor_parallel: {expected}, got {size}")
 
 
 def recipe_class(task: object) -> type[Recipe]:

@@ -46,7 +46,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     Args:
         path: A file, a run folder, whose ``recipe.yaml`` is read, or the name of a bundled recipe, such as
             ``"tatoeba-en-de"``, unless there is a file of that name. The ``data.folder`` of a bundled recipe is
-            relative to the folder of the bundled recipes; with ``--data.train`` it is the working directory.
+            relative to the folder of the bundled recipes; with ``--data.train`` it is the working directory. A run
+            folder that was copied or moved is the ``output_dir``.
         overrides: Keys and values, ``--section.key value``, as for `apply_overrides`.
 
     Returns:
@@ -76,6 +77,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     if not isinstance(config, dict):
         got = "an empty file" if config is None else f"a {type(config).__name__}"
         raise InvalidRecipe(f"{path}: expected keys and values, got {got}")
+    if path.name == RECIPE_FILE and is_copy(path):
+        config["output_dir"] = os.path.abspath(path.parent)
     data = config.get("data")
     if path.parent == BUNDLED_RECIPES and isinstance(data, dict) and "folder" in data:
         names = {option.partition("=")[0] for option in overrides}
@@ -167,8 +170,10 @@ def write_recipe(recipe: Recipe) -> None:
 def is_copy(path: Path) -> bool:
     """Whether `write_recipe` wrote a file, so that it can be overwritten."""
     try:
-        return read_file(path) == _to_yaml(load_recipe(path)).encode()
-    except (InvalidFile, InvalidRecipe):
+        content = read_file(path)
+        config = yaml.load(content.decode(), UniqueKeyLoader)
+        return isinstance(config, dict) and content == _to_yaml(Recipe.from_dict(config)).encode()
+    except (InvalidFile, InvalidRecipe, *_YAML_ERRORS):
         return False
 
 
@@ -177,8 +182,11 @@ def is_changeable(key: str) -> bool:
     return key in CHANGEABLE_PATHS or (key.startswith(CHANGEABLE_SECTIONS) and key not in FIXED)
 
 
-def check_resumable(recipe: Recipe) -> None:
+def check_resumable(recipe: Recipe) -> list[str]:
     """Check that a recipe fits the training state in its run folder.
+
+    Returns:
+        The keys that have changed, each with its old and its new value.
 
     Raises:
         InvalidRecipe: With every key that differs from the copy in the run folder and must not.
@@ -186,15 +194,23 @@ def check_resumable(recipe: Recipe) -> None:
     new, old = (
         _flatten(version.model_dump(mode="json")) for version in (recipe, load_recipe(recipe.output_dir / RECIPE_FILE))
     )
-    changed = [key for key in dict.fromkeys((*new, *old)) if not is_changeable(key) and new.get(key) != old.get(key)]
+    changed = [key for key in dict.fromkeys((*new, *old)) if new.get(key) != old.get(key)]
     raise_problems(
         [
             f"{key}: expected {short_repr(old.get(key))} as in the run, got {short_repr(new.get(key))}; "
             "it cannot change"
             for key in changed
+            if not is_changeable(key)
         ],
         InvalidRecipe,
     )
+    return [f"{key} from {short_repr(old.get(key))} to {short_repr(new.get(key))}" for key in changed]
+
+
+def values_without_paths(recipe: Recipe) -> dict[str, Any]:
+    """The values of all keys but paths, whose contents are compared: what all processes of a training must share."""
+    values = _flatten(recipe.model_dump(mode="json"))
+    return {key: value for key, value in values.items() if key not in CHANGEABLE_PATHS}
 
 
 @cache

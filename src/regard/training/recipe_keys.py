@@ -5,13 +5,12 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from pydantic.fields import FieldInfo
 
 from regard.training.recipe import TASKS, recipe_class
-from regard.training.recipe_errors import Section, sections_of
+from regard.training.recipe_errors import Section, key_fields, sections_of
 from regard.validation import fields_of
 
 
@@ -37,13 +36,10 @@ def recipe_keys(task: str) -> dict[str, list[RecipeKey]]:
         >>> keys["validation.patience"].default, keys["trainer.max_steps"].default
         ('null', '')
     """
-    fields = fields_of(recipe_class(task))
-    del fields["task"]
-    models = {
-        _architecture(section): list(_model_keys(section))
-        for section in sections_of(fields.pop("model").annotation).values()
-    }
-    return {"": list(_keys_of(fields, "")), **models}
+    recipe = recipe_class(task)
+    models = sections_of(fields_of(recipe)["model"].annotation).values()
+    shared = [key for key in _keys_of(recipe) if key.name != "task" and not key.name.startswith("model.")]
+    return {"": shared, **{_architecture(section): _model_keys(section) for section in models}}
 
 
 def keys_of_all_tasks() -> dict[str, list[RecipeKey]]:
@@ -58,24 +54,22 @@ def keys_of_all_tasks() -> dict[str, list[RecipeKey]]:
     return groups
 
 
-def _keys_of(fields: Mapping[str, FieldInfo], prefix: str) -> Iterator[RecipeKey]:
-    for name, field in fields.items():
-        sections = sections_of(field.annotation).values()
-        for section in sections:
-            yield from _keys_of(fields_of(section), f"{prefix}{name}.")
-        if not sections:
-            yield RecipeKey(f"{prefix}{name}", _default(field), _one_line(field.description or ""))
+def _keys_of(section: Section, prefix: str = "") -> list[RecipeKey]:
+    return [
+        RecipeKey(name, _default(field), _one_line(field.description or ""))
+        for name, field in key_fields(section, prefix).items()
+        if not sections_of(field.annotation)
+    ]
 
 
-def _model_keys(section: Section) -> Iterator[RecipeKey]:
+def _model_keys(section: Section) -> list[RecipeKey]:
     """The fields of a model's config, whose docstring has their meanings."""
     meanings: dict[str, str] = {}
     for config in reversed(section.__mro__):
         entries = re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", inspect.cleandoc(config.__doc__ or ""), re.MULTILINE)
-        meanings |= {name: _one_line(text) for name, text in entries}
-    fields = {name: field for name, field in fields_of(section).items() if name != "architecture"}
-    for key in _keys_of(fields, "model."):
-        yield key._replace(meaning=key.meaning or meanings.get(key.name.removeprefix("model."), ""))
+        meanings |= {f"model.{name}": _one_line(text) for name, text in entries}
+    keys = [key for key in _keys_of(section, "model.") if key.name != "model.architecture"]
+    return [key._replace(meaning=key.meaning or meanings.get(key.name, "")) for key in keys]
 
 
 def _architecture(section: Section) -> str:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 
 import pydantic
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationInfo
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StrictBool, ValidationInfo
 
 from regard.training.recipe_errors import contains_type
 from regard.validation import Config
@@ -77,6 +77,7 @@ DataPath = Annotated[Path, BeforeValidator(_as_path)]
 """Relative to ``data.folder``."""
 Folder = Annotated[DataPath, PlainSerializer(lambda path: str(path.absolute()), when_used="json-unless-none")]
 """Relative to the working directory; absolute in the copy of the recipe, so that a run resumes from anywhere."""
+Column = Annotated[str, Field(min_length=1)]
 DataPaths = Annotated[tuple[DataPath, ...], sequence_of("a path or a list of paths")]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -88,13 +89,27 @@ class DataConfig(Section):
     folder: Folder = Path()
     """Folder that relative paths of data files start from."""
     train: DataPaths
-    """Training files, plain or .gz."""
+    """Training files: text, plain or .gz, or .parquet, .jsonl or .json."""
     valid: DataPaths | None = None
     """Validation files; without them there is no validation and no ``best`` model."""
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The names of the columns of Parquet and JSON Lines files, by key."""
+        return {key: getattr(self, key) for key in type(self).model_fields if key.endswith("_column")}
 
     def paths(self, files: Sequence[Path] | None) -> list[Path]:
         """The paths of files in the data folder."""
         return [self.folder / path for path in files or ()]
+
+
+class StreamedDataConfig(DataConfig):
+    """Data files that can be larger than the disk that holds the run."""
+
+    streaming: StrictBool = False
+    """Whether training files are read and tokenized while the model trains; else once, into ``data/`` of the run."""
+    buffer_size: Count = 4_000_000
+    """With ``streaming``: characters that each process, or worker, tokenizes and shuffles together."""
 
 
 class TokenizerConfig(Section):
@@ -104,6 +119,8 @@ class TokenizerConfig(Section):
     """Byte-level BPE, or one token for each character of all files (``causal_lm`` only)."""
     vocab_size: Annotated[int, Field(ge=260)] = 8000
     """Size of the BPE vocabulary, up to 4 special tokens and 256 bytes included."""
+    max_characters: Annotated[int, Field(ge=1)] | None = None
+    """Train the BPE on as many characters at the beginning of the training files. Default: on all."""
 
 
 class OptimizerConfig(Section):
@@ -141,14 +158,27 @@ class TrainerConfig(Section):
     """Optimizer steps."""
     accumulate_grad_batches: Count = 1
     """Batches per step and process; the gradient is the mean over all their targets."""
-    precision: Annotated[Literal["32", "bf16-mixed"], BeforeValidator(_precision)] = "32"
-    """Precision of matrix products; weights are float32."""
+    precision: Annotated[Literal["32", "bf16-mixed", "bf16-true"], BeforeValidator(_precision)] = "32"
+    """``32``; ``bf16-mixed``, matrix products in bfloat16 and weights in float32; or ``bf16-true``, weights and Adam's
+    moments in bfloat16, too: half the memory, but updates below 0.4 % of a weight are lost."""
     accelerator: Literal["auto", "cpu", "gpu", "mps"] = "auto"
     """Kind of device."""
     devices: Annotated[Count | Literal["auto"], pydantic.WrapValidator(_count_or_auto)] = "auto"
-    """Number of devices; auto: all GPUs, one CPU, or the processes that torchrun started."""
+    """Number of devices; auto: all GPUs, one CPU, or the processes that torchrun or Slurm started."""
     num_nodes: Annotated[Count | Literal["auto"], pydantic.WrapValidator(_count_or_auto)] = "auto"
     """Number of machines; auto: those of torchrun or Slurm, else one."""
+    strategy: Literal["auto", "ddp", "fsdp"] = "auto"
+    """What each of several processes stores: the whole model (``ddp``); or a part of the weights, gradients and Adam's
+    moments, of which a layer's weights are gathered when it is computed (``fsdp``, which is FSDP2). auto: ``ddp``, or
+    ``fsdp`` where tensor_parallel is above 1 and below the number of processes."""
+    tensor_parallel: Count = 1
+    """Number of processes that compute one model together, each some heads and hidden features of every layer; a
+    divisor of the number of processes, of num_heads, num_kv_heads and d_ff. They read the same batches."""
+    activation_checkpointing: bool = False
+    """Store only the inputs of each layer, and compute the layer again for its gradients: less memory, more time."""
+    compile: bool = False
+    """Compile feed-forward networks and residual connections with ``torch.compile``: it takes seconds at the start and
+    needs a C++ compiler, and Triton on GPUs. On CPUs it gains nothing."""
     num_workers: Annotated[int, Field(ge=0)] = 0
     """Processes that prepare the batches of each training process; 0: the training process does."""
     log_every_n_steps: Count = 50

@@ -40,6 +40,8 @@ def logging_to(folder: Path) -> Iterator[Console]:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated")
+            warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")  # what replaces it needs torch 2.13
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # a state is saved also by one process
             yield console
     finally:
         log.setLevel(level)

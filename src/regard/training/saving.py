@@ -1,4 +1,4 @@
-"""Saving: the training state, the last and the best weights, and the mean of snapshots."""
+"""Saving: training state and last weights, while training goes on; best weights, and the mean of snapshots."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import copy
 import shutil
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 
 from regard.errors import InvalidCheckpoint, InvalidFile
 from regard.models import save_model
@@ -19,19 +23,23 @@ from regard.models.architectures import Model
 from regard.models.checkpoint import WEIGHTS_FILE
 from regard.models.weights import read_weights
 from regard.text.tokenizer import Tokenizer
+from regard.training.divided_model import is_divided, whole_model
 from regard.training.recipe import Recipe
-from regard.training.state_file import STATE_FILE, save_state
+from regard.training.state import discard_other_states, save_state, state_folder
 
 
 class Saver:
-    """What a run saves, and when. Only rank 0 writes.
+    """What a run saves, and when. Each process writes its part of the training state, and rank 0 all else.
+
+    The training state and ``last`` are copied, and a thread writes the copies while the training goes on. The end of
+    the block waits for it.
 
     Args:
         recipe: The recipe.
         step: Step of the training state that a resumed run starts from, or 0.
 
     Attributes:
-        saved_step: The step of the last training state.
+        saved_step: The step of the last training state that is complete.
         best: The best value of ``validation.monitor``; None before the first.
         num_worse: Number of validations since the best.
     """
@@ -42,11 +50,26 @@ class Saver:
         self.saved_step, self.saved_at = step, time.monotonic()
         self.best: float | None = None
         self.num_worse = 0
+        self._thread = ThreadPoolExecutor(1, "saving")
+        self._pending: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Wait for the thread; what it could not write is not raised."""
+        self._thread.shutdown()
 
     def start(self, step: int) -> None:
-        """Start the clock, and remove the snapshots of an interrupted run after this step."""
-        self.saved_at = time.monotonic()
+        """Start the clock at the step of a training state, or 0; remove what an interrupted run has saved after it."""
+        self.saved_step, self.saved_at = step, time.monotonic()
         if rank_zero_only.rank == 0:
+            discard_other_states(state_folder(self.folder, step))
             self.snapshots.discard_after(step)
 
     @property
@@ -74,22 +97,67 @@ class Saver:
         self.best, self.num_worse = (value, 0) if is_best else (best, self.num_worse + 1)
         return is_best
 
-    def save_state(self, step: int, state: Mapping[str, Any]) -> None:
-        """Save the training state of a step."""
-        if rank_zero_only.rank == 0:
-            with self._report_save_errors(self.folder / STATE_FILE):
-                save_state(self.folder / STATE_FILE, {**state, "best": self.best, "num_worse": self.num_worse})
-        self.saved_step, self.saved_at = step, time.monotonic()
+    @property
+    def has_failed(self) -> bool:
+        """Whether the state could not be saved; `wait` raises the error."""
+        return self._pending is not None and self._pending.done() and self._pending.exception() is not None
+
+    def wait(self) -> None:
+        """Wait until what was last saved is on disk.
+
+        Raises:
+            InvalidFile: If it could not be written.
+        """
+        if self._pending is not None:
+            self._pending.result()
+            self._pending = None
+
+    def save_state(
+        self,
+        step: int,
+        fields: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
+        model: Model,
+        tokenizer: Tokenizer,
+        group: ProcessGroup | None = None,
+    ) -> None:
+        """Copy the training state and the weights of a step, and start to write the state and then ``last``.
+
+        The processes of a group write their parts of the state; without one, process 0 writes all.
+        """
+        fields = {"step": step, **fields, "best": self.best, "num_worse": self.num_worse}
+        tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+        last = whole_model(model) if is_divided(model) else _with_weights(model, tensors)
+        last = last if rank_zero_only.rank == 0 else None
+        self._pending = self._thread.submit(self._write, fields, tensors, last, tokenizer, group)
+        self.saved_at = time.monotonic()
+
+    def _write(
+        self,
+        fields: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
+        last: Model | None,
+        tokenizer: Tokenizer,
+        group: ProcessGroup | None,
+    ) -> None:
+        if group is not None or rank_zero_only.rank == 0:
+            with self._report_save_errors(state_folder(self.folder, fields["step"])):
+                save_state(self.folder, fields, tensors, group)
+        self.saved_step = fields["step"]
+        if last is not None:  # after the state: a run with models and no state cannot be resumed
+            self.save_model("last", last, tokenizer)
 
     def save_model(self, name: str, model: Model, tokenizer: Tokenizer) -> None:
-        """Save a model into a folder of the run, ``last``, ``best`` or ``averaged``."""
+        """Save a model into a folder of the run, ``last``, ``best`` or ``averaged``; all processes must call it."""
+        model = whole_model(model)
         if rank_zero_only.rank:
             return
         with self._report_save_errors(self.folder / name):
             save_model(self.folder / name, model, tokenizer, format=self.config.format)
 
     def save_snapshot(self, step: int, model: Model, tokenizer: Tokenizer) -> None:
-        """Save the weights of a step, and the mean of those that are kept as ``averaged``."""
+        """Save the weights of a step, and the mean of those that are kept as ``averaged``; all processes must call."""
+        model = whole_model(model)
         if rank_zero_only.rank:
             return
         with self._report_save_errors(self.snapshots.folder):
@@ -155,18 +223,23 @@ def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in tensors.items()}
 
 
+def _with_weights(model: Model, tensors: Mapping[str, Tensor]) -> Model:
+    """A copy of a model whose weights are those of a training state."""
+    weights = {id(weight): nn.Parameter(tensors[f"model.{name}"]) for name, weight in model.named_parameters()}
+    return copy.deepcopy(model, weights)
+
+
 def random_state(device: torch.device) -> torch.Tensor:
-    """The states of torch's generators as bytes: of the CPU and of this process's GPU."""
+    """The states of torch's generators as bytes, on the CPU: of the CPU and of this process's GPU."""
     states = [torch.get_rng_state()]
     if device.type == "cuda":
         states.append(torch.cuda.get_rng_state(device))
-    return torch.cat(states).to(device)
+    return torch.cat(states)
 
 
 def set_random_state(state: torch.Tensor, device: torch.device) -> None:
     """Continue with states that `random_state` returned."""
-    state = state.cpu().clone()  # torch 2.13 crashes at a state that does not begin its storage
     size = torch.get_rng_state().numel()
-    torch.set_rng_state(state[:size])
+    torch.set_rng_state(state[:size].clone())  # torch 2.13 crashes at a state that does not begin its storage
     if device.type == "cuda" and state.numel() > size:
         torch.cuda.set_rng_state(state[size:].clone(), device)

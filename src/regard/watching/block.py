@@ -50,7 +50,7 @@ class WatchBlock(ABC):
         """End a forward pass that an interrupt ended."""
 
     @abstractmethod
-    def before_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def before_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """The hook before a module runs."""
 
     @abstractmethod

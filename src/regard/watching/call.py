@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from regard.checks import Checks
 from regard.errors import InvalidArgument
 from regard.ops import WeightMatrix
 from regard.ops.kernels.base import KernelInputs
-from regard.ops.kernels.dispatch import select_kernel
+from regard.ops.kernels.dispatch import prepare
 from regard.ops.masks import DenseMask, Mask, Spans, to_dense, to_spans
 from regard.ops.measures import Measure
 from regard.ops.request import AttentionRequest
@@ -22,6 +23,8 @@ from regard.ops.scores import Bias
 from regard.ops.scores.base import Sum
 from regard.ops.tile import Shape
 from regard.ops.tree import tensors_in
+from regard.watching.output_gradient import OutputGradient, gradient_of_weights
+from regard.watching.spans_tensor import SpansTensor
 
 Continuation = Literal["new_tokens", "new_queries", "chunk"]
 """How a call continues the earlier calls of its layer: with new tokens, because the KV cache grew; with new queries of
@@ -40,6 +43,8 @@ class AttentionCall:
         value: (batch, kv_heads, keys, value_dim), if it is kept.
         num_prefix_keys: Number of keys at the front that are not tokens of the sequence; see `prefix_keys`.
         has_assumed_positions: Whether the model did not say the positions, so that the queries count as the last keys.
+        output_gradient: The gradient of its output, if it is recorded.
+        is_dense: Whether the scores are a bias of the size queries × keys, while query and key are 0.
     """
 
     request: AttentionRequest
@@ -49,6 +54,8 @@ class AttentionCall:
     value: Tensor | None = None
     num_prefix_keys: int = 0
     has_assumed_positions: bool = False
+    output_gradient: OutputGradient | None = None
+    is_dense: bool = False
 
     @property
     def query(self) -> Tensor:
@@ -67,6 +74,11 @@ class AttentionCall:
         return score.right.tensor if isinstance(score, Sum) and isinstance(score.right, Bias) else None
 
     @property
+    def cached(self) -> Tensor:
+        """(batch, heads, keys, width) What tells the keys of a cache apart: the values if the keys are not known."""
+        return self.value if self.is_dense and self.value is not None else self.key
+
+    @property
     def stop(self) -> int:
         """One past the position of the last query."""
         return self.q_offset + self.query.shape[2]
@@ -81,6 +93,18 @@ class AttentionCall:
     def weights(self) -> WeightMatrix:
         """The weight matrix."""
         return WeightMatrix(self.request, self.valid_queries)
+
+    def weights_of(self, layer: str) -> WeightMatrix:
+        """The weight matrix, with its gradient if that is recorded.
+
+        Args:
+            layer: The name of the layer, for messages.
+        """
+        if self.output_gradient is None:
+            return self.weights
+        calls = [(self.output_gradient, self.query.shape[2])]
+        source = partial(gradient_of_weights, layer, calls, self.value, self.valid_queries)
+        return WeightMatrix(self.request, self.valid_queries).with_gradient(source)
 
     def measure(
         self, measures: Mapping[str, Measure], value: Tensor | None = None
@@ -103,12 +127,12 @@ class AttentionCall:
             measures = {name: measure.for_valid_queries(self.valid_queries) for name, measure in measures.items()}
         if value is not None and value.dtype == request.query.dtype and value.shape[:3] == request.key.shape[:3]:
             inputs = KernelInputs(value, request, measures)
-            kernel = select_kernel(inputs)
+            kernel = prepare(inputs)
             if kernel.fuses_measures:
                 output, results = kernel.run(inputs)
                 return results, output
         inputs = KernelInputs(None, request, measures)
-        return select_kernel(inputs).run(inputs)[1], None
+        return prepare(inputs).run(inputs)[1], None
 
     def select_heads(self, heads: Sequence[int]) -> AttentionCall:
         """Some heads, each with a key head of its own."""
@@ -116,6 +140,11 @@ class AttentionCall:
         value = None
         if self.value is not None:
             value = self.value[:, index // (self.query.shape[1] // self.value.shape[1])]
+        if self.is_dense and self.bias is not None:  # not the scores of all heads
+            call = self.with_keys(
+                lambda part: part, query=self.query[:, index], mask=self.request.mask, bias=self.bias[:, index]
+            )
+            return replace(call, value=value)
         return replace(self, request=self.request.at(heads=index), value=value)
 
     def select_sequences(self, rows: Tensor) -> AttentionCall:
@@ -236,8 +265,10 @@ class CallIdentity:
     """
 
     def __init__(self, module: nn.Module, request: AttentionRequest, mask: Tensor | None) -> None:
-        self.rules = module, request.scale, type(request.mask), type(request.score), mask is None
-        self.tensors = request.query, request.key, request.query if mask is None else mask
+        functions = getattr(request.mask, "mask_mod", None), getattr(request.score, "score_mod", None)
+        self.rules = module, request.scale, type(request.mask), type(request.score), functions, mask is None
+        mask_tensor = mask.starts if isinstance(mask, SpansTensor) else mask
+        self.tensors = request.query, request.key, request.query if mask_tensor is None else mask_tensor
         self.versions = [None if each.is_inference() else each._version for each in self.tensors]
 
     def __eq__(self, other: object) -> bool:
@@ -246,6 +277,19 @@ class CallIdentity:
             and (self.rules, self.versions) == (other.rules, other.versions)
             and all(map(is_same_memory, self.tensors, other.tensors))
         )
+
+
+def check_inputs(name: str, *inputs: object) -> None:
+    """Refuse tensors whose attention cannot be recorded.
+
+    Raises:
+        InvalidArgument: If one is nested or inside a transform of `torch.func`; it names the module.
+    """
+    for tensor in inputs:
+        if isinstance(tensor, Tensor) and tensor.is_nested:
+            raise InvalidArgument(f"{name}: nested tensors cannot be watched; pass padded ones with a mask")
+        if isinstance(tensor, Tensor) and is_functorch_wrapped_tensor(tensor):
+            raise InvalidArgument(f"{name}: calls under torch.vmap, torch.func.grad and the like cannot be watched")
 
 
 def is_same_memory(one: Tensor, other: Tensor) -> bool:

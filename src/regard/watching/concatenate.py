@@ -44,13 +44,9 @@ def concatenate_calls(
     spans = [placement.spans(call.spans()) for call, placement in zip(calls, placements, strict=True)]
     sides = (_pad_and_stack(side) for side in zip(*spans, strict=True))
     bias = None
-    if first.bias is not None:
-        parts = []
-        for call, placement in zip(calls, placements, strict=True):
-            if call.bias is not None:
-                part = placement.entries(call.bias, -1)
-                parts.append(pad(part, (0, key.shape[2] - part.shape[-1])))
-        bias = torch.cat(parts, -2)
+    if any(call.bias is not None for call in calls):
+        pairs = zip(calls, placements, strict=True)
+        bias = _concatenate_biases([placement.entries(_bias_of(call), -1) for call, placement in pairs], key.shape[2])
     query = torch.cat([call.query for call in calls], 2)
     call = first.with_keys(lambda _: key, query=query, mask=Spans(*sides), bias=bias)
     return replace(call, value=value, valid_queries=None)
@@ -96,3 +92,17 @@ def _pad_and_stack(sides: Sequence[Tensor]) -> Tensor:
     batch, heads, count = (max(side.shape[axis] for side in sides) for axis in (0, 1, 3))
     padded = [pad(side, (0, count - side.shape[3])) for side in sides]
     return torch.cat([side.expand(batch, heads, -1, -1) for side in padded], 2)
+
+
+def _bias_of(call: AttentionCall) -> Tensor:
+    """What a call adds to its scores, (batch or 1, heads or 1, queries, keys)."""
+    if call.bias is None:
+        return call.query.new_zeros(1, 1, call.query.shape[2], 0)
+    return call.bias.expand(-1, -1, call.query.shape[2], -1)
+
+
+def _concatenate_biases(biases: Sequence[Tensor], keys: int) -> Tensor:
+    """Concatenate (batch or 1, heads or 1, queries, keys) along the queries; missing keys have 0."""
+    batch, heads = (max(bias.shape[axis] for bias in biases) for axis in (0, 1))
+    padded = [pad(bias, (0, keys - bias.shape[3])) for bias in biases]
+    return torch.cat([bias.expand(batch, heads, -1, -1) for bias in padded], 2)

@@ -26,6 +26,8 @@ BEFORE, AFTER = "_forward_pre_hooks", "_forward_hooks"
 """Where a module has its hooks, by number."""
 FLAGS = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called")
 """What a module knows about its hooks, by number: that they take keyword arguments, and run after an error, too."""
+BEFORE_FLAG = "_forward_pre_hooks_with_kwargs"
+"""The same of the hooks before: that they take keyword arguments."""
 
 
 class Hook:
@@ -74,6 +76,7 @@ class Attachment:
             state = vars(module)
             for flag in FLAGS:
                 state[flag][after.number] = True
+            state[BEFORE_FLAG][before.number] = True
             state[BEFORE][before.number] = before
             state[AFTER][after.number] = after
 
@@ -87,6 +90,7 @@ class Attachment:
             state[AFTER].pop(after, None)
             for flag in FLAGS:
                 state[flag].pop(after, None)
+            state[BEFORE_FLAG].pop(before, None)
         self.leave_mode()
 
     def enter_mode(self) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 
 from regard.checks import Checks
 from regard.errors import InvalidArgument, did_you_mean, short_repr
-from regard.ops.masks import as_mask, to_dense, to_spans
+from regard.ops.masks import as_mask, to_block_mask, to_dense, to_spans
 from regard.watching.call import AttentionCall
 from regard.watching.prefix_keys import as_in_model
 
@@ -104,6 +105,8 @@ class Interventions:
         where = call.request.offset, removed.device
         call.request = replace(call.request, mask=to_spans(rule, call.request.shape, *where) or rule)
         shape = batch, 1, queries, keys
+        if isinstance(mask, BlockMask):
+            return to_block_mask(rule, shape, call.request.offset, device=removed.device)
         if adds:
             left = to_dense(rule, shape, *where)
             allowed = torch.ones_like(left) if before is None else to_dense(before, shape, *where)

@@ -12,12 +12,16 @@ import torch
 from torch import Tensor
 
 from regard.errors import InvalidArgument, StaleView, raise_problems
-from regard.ops import WeightMatrix
+from regard.ops import GradientMatrix, WeightMatrix
 from regard.ops.measures import Measure
 from regard.ops.tree import TensorVersions, tensors_in
+from regard.recordings.batch_axis import BatchAxis
 from regard.recordings.layer import AttentionKind
+from regard.watching.axis_rules import Split
 from regard.watching.call import AttentionCall, Continuation
 from regard.watching.concatenate import concatenate_calls, concatenate_results, concatenate_valid
+from regard.watching.held_keys import HeldKeys
+from regard.watching.output_gradient import OutputGradient, gradient_of_weights
 from regard.watching.pending_steps import PendingSteps
 from regard.watching.prefix_keys import KeyPlacement
 from regard.watching.retention import Retention
@@ -36,6 +40,7 @@ class LayerRecorder:
         measures: What to measure, by name.
         retention: What to keep.
         head_indices: The heads that are recorded; None for all.
+        held_keys: What recognizes the steps of a hand-written KV cache, if they are to be joined.
     """
 
     def __init__(
@@ -45,13 +50,16 @@ class LayerRecorder:
         measures: Mapping[str, Measure],
         retention: Retention,
         head_indices: tuple[int, ...] | None = None,
+        held_keys: HeldKeys | None = None,
     ) -> None:
+        self._held_keys = held_keys
         self.name, self._measures, self._retention, self.head_indices = name, measures, retention, head_indices
         self.kind: AttentionKind = kind
         self._results: dict[str, Any] = {}
         self._calls: list[AttentionCall] = []
         self._concatenated: AttentionCall | None = None
         self._versions: list[TensorVersions] = []  # of the tensors of each call
+        self._gradients: list[tuple[OutputGradient, int]] = []  # of each call, and its number of queries
         self._valid: list[tuple[Tensor | None, int]] = []  # valid queries of each call, and its number of queries
         self._continuation: Continuation | None = None
         self._inconsistency: Inconsistency | None = None
@@ -61,8 +69,12 @@ class LayerRecorder:
         self._last_index = 0  # of the last token among them
         self._pending = PendingSteps()
         self.batch_size = 0
-        self.has_own_batch = False
-        """Whether the entries of the batch are not the sequences that the model read."""
+        self.is_dense = False
+        """Whether it holds scores of the size queries × keys."""
+        self.splits: tuple[Split, ...] = ()
+        """How modules cut the entries of the batch, as far as it is known, the innermost first."""
+        self.batch_axis: BatchAxis | None = None
+        """What the entries of the batch are; None if they are the sequences that the model read."""
 
     @property
     def weights(self) -> WeightMatrix:
@@ -71,7 +83,18 @@ class LayerRecorder:
         Raises:
             InvalidArgument: If only measures were kept, or the calls are not rows of one matrix.
         """
-        return self._concatenate().weights
+        call = self._concatenate()
+        weights = WeightMatrix(call.request, call.valid_queries)
+        return weights.with_gradient(self._gradient) if self._gradients else weights
+
+    def _gradient(self) -> GradientMatrix | str | None:
+        """The gradient of the weights of all calls; None if there is none, or the sentence why not."""
+        return gradient_of_weights(self.name, self._gradients, self.value, self.valid_queries)
+
+    @property
+    def output_gradients(self) -> list[OutputGradient]:
+        """Those of the calls, if gradients are recorded."""
+        return [gradient for gradient, _ in self._gradients]
 
     @property
     def value(self) -> Tensor | None:
@@ -104,7 +127,18 @@ class LayerRecorder:
     def tensors(self) -> list[Tensor]:
         """All that is kept: queries, keys, values, masks, biases and measures."""
         calls = self._calls if self._concatenated is None else [*self._calls, self._concatenated]
-        return [*(tensor for call in calls for tensor in call.tensors), *tensors_in(self._results)]
+        gradients = [gradient.total for gradient in self.output_gradients]
+        return [*(tensor for call in calls for tensor in call.tensors), *tensors_in((self._results, gradients))]
+
+    @property
+    def num_queries(self) -> int:
+        """The number of queries of all calls."""
+        return sum(count for _, count in self._valid)
+
+    @property
+    def num_keys(self) -> int:
+        """The number of keys of all calls, those of a KV cache once for each call."""
+        return self._num_keys
 
     @property
     def num_calls(self) -> int:
@@ -128,11 +162,15 @@ class LayerRecorder:
         Raises:
             InvalidArgument: If a measure of whole matrices would need all calls at once, or a limit is exceeded.
         """
-        weights, output, query, key = call.weights, None, call.request.query, call.request.key
+        weights, output, query, key = call.weights_of(self.name), None, call.request.query, call.request.key
         queries, keys = query.shape[2], key.shape[2]
+        self.is_dense = call.is_dense
+        cached = call.cached if call.is_dense or self._held_keys is not None else key
         if continuation is None:  # a window may have dropped keys before the watch began
             self._first_kv_offset, self._num_prefix = call.kv_offset, call.num_prefix_keys
-        elif self._measures or continuation == "new_tokens":
+        elif continuation == "new_tokens" and self._held_keys is not None and call.has_assumed_positions:
+            call.q_offset, call.kv_offset = self._next_position, self._next_position + queries - keys
+        if continuation is not None and (self._measures or continuation == "new_tokens"):
             self._check_continuation(call, continuation)
         value = call.value if fuses_output and continuation != "new_tokens" else None
         if not self._retention.keep_values:
@@ -144,13 +182,17 @@ class LayerRecorder:
         self.batch_size, self._num_keys = len(query), self._num_keys + keys
         self._next_position = call.q_offset + queries
         self._valid.append((call.valid_queries, queries))
+        if call.output_gradient is not None:
+            self._gradients.append((call.output_gradient, queries))
         last = self._next_position - call.kv_offset if self.kind != "cross" else 0
         if self._retention.keep_qk:
             stored = self._keep(call, continuation, weights)
-            key, last = stored.request.key, min(last, stored.request.key.shape[2])
+            key, last = stored.request.key, last if call.is_dense else min(last, stored.request.key.shape[2])
             self._last_keys, self._last_index = key if last > 0 else None, last - 1
-        else:
-            self._last_keys = _fingerprint(key[:, :, last - 1 : last]) if last > 0 else None
+        if call.is_dense or not self._retention.keep_qk:
+            self._last_keys = _fingerprint(cached[:, :, last - 1 : last]) if last > 0 else None
+        if self._held_keys is not None:
+            self._held_keys.hold(call, cached, continuation)
         return weights, output
 
     def _measure(self, call: AttentionCall, continuation: Continuation | None, value: Tensor | None) -> Tensor | None:
@@ -233,6 +275,14 @@ class LayerRecorder:
             with torch.no_grad():  # as when the steps ran
                 self._merge(call.measure(self._measures)[0], call.kv_offset - self._first_kv_offset)
 
+    def relate(self, call: AttentionCall) -> Literal["new_tokens", "new_queries"] | None:
+        """How a call whose positions are only assumed continues this layer, by its keys; None if it does not.
+
+        Raises:
+            InvalidArgument: If it does, but as a step that is no row of the matrix.
+        """
+        return None if self._held_keys is None else self._held_keys.relate(self.name, self.kind, call)
+
     def is_continued_by(self, call: AttentionCall, *, compare_keys: bool = False) -> bool:
         """Whether a call continues this layer with new tokens, because the KV cache grew.
 
@@ -243,11 +293,9 @@ class LayerRecorder:
         """
         if not 0 < self._next_position == call.q_offset:
             return False
-        if call.has_assumed_positions and self._find_inconsistency(call) is not None:
-            return False
         if not compare_keys or self._inconsistency is not None:
             return True
-        if self._calls and self._last_keys is not None:
+        if self._calls and self._last_keys is not None and not self.is_dense:
             key = self._concatenate().key
             held = call.key[:, :, : key.shape[2]].to(key.device)
             if call.kv_offset == self._first_kv_offset and held.shape == key.shape:
@@ -265,6 +313,7 @@ class LayerRecorder:
         selected._calls = [call.select_sequences(rows[:, step]) for step, call in enumerate(self._calls)]
         selected._valid = [(call.valid_queries, call.query.shape[2]) for call in selected._calls]
         selected._continuation, selected._num_prefix = self._continuation, self._num_prefix
+        selected.is_dense = self.is_dense
         selected._results = selected._concatenate().weights.measure(self._measures)
         return selected
 
@@ -307,7 +356,7 @@ class LayerRecorder:
         position, last = self._next_position - call.kv_offset, self._last_keys
         if last is None or position <= 0:
             return None
-        held = call.key[:, :, position - 1 : position]
+        held = call.cached[:, :, position - 1 : position]
         if isinstance(last, Tensor):
             held, last = held.to(last.device), _fingerprint(last[:, :, self._last_index : self._last_index + 1])
         held = _fingerprint(held)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from threading import get_ident
 from typing import Any
 
@@ -14,25 +15,32 @@ from regard.errors import InvalidArgument, raise_problems
 from regard.ops import AttentionOutput, WeightMatrix
 from regard.ops.measures import Measure
 from regard.recordings.layer import AttentionKind
+from regard.watching.adapted_module import adapters_of, record_adapted_module
+from regard.watching.adapters.inputs import Adapter, Adapters
+from regard.watching.axis_rules import rules_of
 from regard.watching.block import WatchBlock
-from regard.watching.call import AttentionCall, CallIdentity, Continuation
-from regard.watching.forward_pass import ForwardPass
+from regard.watching.call import AttentionCall, CallIdentity, check_inputs
+from regard.watching.forward_pass import ForwardPass, find_padding
 from regard.watching.interventions import Interventions
-from regard.watching.layer_recorder import LayerRecorder
 from regard.watching.module_inspection import (
     REGARD_LAYERS,
     around_attention,
     attention_kind,
     batch_sizes,
+    calls_kernels,
     computes_own_softmax,
+    is_named_attention,
     is_of_transformers,
     uses_only_attention_interface,
 )
-from regard.watching.result import LayerKey, Recorders, WatchResult
+from regard.watching.output_gradient import OutputGradient
+from regard.watching.recording_list import LayerCall, RecordingList, make_recorder
+from regard.watching.regard_layers import record_regard_layer
+from regard.watching.result import LayerKey, WatchResult
 from regard.watching.retention import Retention
-from regard.watching.torch_attention import SdpaInterceptor, check_inputs
+from regard.watching.torch_attention import SdpaInterceptor
 from regard.watching.transformers_masks import MaskOrigins
-from regard.watching.unsupported import OWN_CODE, label, remedy, why_no_attention
+from regard.watching.unsupported import OwnSoftmaxes, why_no_attention, why_not_recorded
 
 
 class Listener(WatchBlock):
@@ -45,8 +53,11 @@ class Listener(WatchBlock):
         heads: The heads to record; None for all.
         retention: What to keep.
         interventions: What to change in the model, if anything.
-        joins_steps: Whether calls of torch's attention that continue the keys of the last one are further rows of it.
+        joined: The names of the modules whose calls of torch's attention are further rows of the last one if they
+            continue its keys.
         fuses_output: Whether the output may come from the pass that computes the measures.
+        records_gradients: Whether the gradients of the weights are recorded.
+        adapters: Adapters by class, beyond those that are shipped.
     """
 
     def __init__(
@@ -57,15 +68,19 @@ class Listener(WatchBlock):
         heads: tuple[int, ...] | None,
         retention: Retention,
         interventions: Interventions | None,
-        joins_steps: bool = False,
+        joined: Collection[str] = (),
         fuses_output: bool = False,
+        records_gradients: bool = False,
+        adapters: Adapters | None = None,
     ) -> None:
         super().__init__(model)
         self.interventions = interventions
         self.fuses_output = fuses_output and bool(measures) and heads is None
         self.masks = MaskOrigins()
         self._measures, self._retention = measures, retention
-        self._layer_names, self._heads, self._joins_steps = layers, heads, joins_steps
+        self._layer_names, self._heads, self._joined = layers, heads, joined
+        self._records_gradients, self._adapters = records_gradients, adapters or {}
+        self._adapter_of: dict[int, Adapter] = {}
         self._kinds: dict[int, AttentionKind] = {}
         self.forward = ForwardPass()
 
@@ -74,19 +89,24 @@ class Listener(WatchBlock):
         self.module_names = {id(module): name for name, module in modules.items()}
         self.config_ids = {id(vars(module)["config"]) for module in modules.values() if "config" in vars(module)}
         self.classes = set(map(type, modules.values()))
-        self._only_interface = is_of_transformers(self.model) and uses_only_attention_interface(self.classes)
+        self._adapter_of = adapters_of(modules.values(), self._adapters)
+        only_interface = is_of_transformers(self.model) and uses_only_attention_interface(self.classes)
+        self._only_interface = only_interface and not self._adapter_of
         self.result = WatchResult(self.model)
         self._recordings = self.result._recordings
+        make = partial(make_recorder, self._measures, self._retention, self._heads, self._joined)
+        self._list = RecordingList(self._recordings, self.model, make, frozenset(self._joined), self._kinds)
         if self.interventions is not None:
             self.interventions.reset()
         self.forward = ForwardPass()
         self._modules_run: set[int] = set()
-        self._not_recorded: dict[str, nn.Module] = {}
+        self._notes = OwnSoftmaxes()
         self._ran_backward = False
         # Hooks take time; where SDPA is intercepted, any module may call it.
         names = around_attention(modules) if self._only_interface else modules
-        mode = None if self._only_interface else SdpaInterceptor(self)
+        mode = self._mode = None if self._only_interface else SdpaInterceptor(self)
         hooked = [modules[name] for name in names]
+        self._cutting = {id(module) for module in hooked if rules_of(type(module))}
         self._inspected = {
             id(module) for module in hooked if isinstance(module, REGARD_LAYERS) or computes_own_softmax(type(module))
         }
@@ -103,12 +123,8 @@ class Listener(WatchBlock):
         if not recorders:
             raise InvalidArgument(f"{name}: nothing was recorded: {self._why_nothing()}")
         self._warn_of_checkpointing()
-        if self._not_recorded:
-            classes = ", ".join(sorted({type(module).__name__ for module in self._not_recorded.values()}))
-            warn(
-                f"{name}: not recorded, because they multiply by a softmax in their own code ({classes}): "
-                f"{', '.join(self._not_recorded)}; to record only the others, pass layers=[...]"
-            )
+        if self._notes.dense or self._notes.not_recorded:
+            self._notes.warn(name, is_kept=self._retention.keep_qk)
 
     def _warn_of_checkpointing(self) -> None:
         """Say that the backward pass belongs inside, before torch says that it saved other tensors in recomputation."""
@@ -143,6 +159,10 @@ class Listener(WatchBlock):
         name = self.module_names[id(module)]
         return self._layer_names is not None and name not in self._layer_names and not self._is_changed(name)
 
+    def captures_softmax(self, module: nn.Module) -> bool:
+        """Whether the scores that go into the softmax of a module are recorded."""
+        return self.forward.intercepts_sdpa and not self.ignores(module) and not self._is_in_adapted()
+
     def _is_changed(self, name: str) -> bool:
         return self.interventions is not None and self.interventions.applies_to(name)
 
@@ -162,7 +182,7 @@ class Listener(WatchBlock):
         if self._is_changed(name):
             raise InvalidArgument(
                 f"ablate and knockout: {name} is a {type(module).__name__}, which can be watched but not changed; "
-                "interventions need a model of transformers"
+                "interventions need attention that transformers' attention interface computes"
             )
         kind = self.attention_kind(module)
         self.forward.locate_queries(kind, call)
@@ -199,46 +219,51 @@ class Listener(WatchBlock):
         in_backward, last = _in_backward(), forward.last_call
         identity = forward.last_call = CallIdentity(module, call.request, mask)
         if last is not None and last.rules[0] is module and identity == last:
-            if self._recordings and not in_backward:
-                next(reversed(self._recordings[-1].values())).repeat()
+            self.repeat()
             return call.weights, None
-        index = max(forward.entries[id(module)], 1)
-        joined = self._find_step_before(name, call) if self._joins_steps else None
-        while separate_layers and joined is None and (name, index) in forward.recorded:
-            index += 1
-        key = joined or (name, index)
+        if self._records_gradients:
+            call.output_gradient = self._output_gradient(name, in_backward)
         if self._heads is not None:
             count = call.query.shape[1]
             unknown = [head for head in self._heads if head >= count]
             raise_problems([f"heads: expected indices below {count}, the heads of {name}, got {h}" for h in unknown])
-            if not self._retention.keep_values:
+            if not self._retention.keep_values and not call.is_dense:
                 call.value = None
             call = call.select_heads(self._heads)
         if in_backward:
             self._ran_backward = True
             weights = call.weights  # checkpointing counts the tensors that this and the measures save
+            if not self._measures:
+                return weights, None
             return weights, call.measure(self._measures, call.value if fuses_output else None)[1]
-        is_known = key in forward.recorded or forward.is_continuation_decided
-        recorders = self._recordings[-1] if is_known else self._recorders_for(key, call, kind)
-        continuation: Continuation | None = None
-        if key not in recorders:
-            name = name if key[1] == 1 else f"{name}#{key[1]}"
-            recorders[key] = LayerRecorder(name, kind, self._measures, self._retention, self._heads)
-        elif key in forward.recorded and joined is None:
-            continuation = "chunk"
-        else:
-            continuation = "new_queries" if kind == "cross" else "new_tokens"
-        forward.recorded[key] = None
-        return recorders[key].add(call, continuation, fuses_output=fuses_output)
+        if call.is_dense:
+            self._notes.dense[name] = module
+        key = name, max(forward.entries[id(module)], 1)
+        return self._list.add(forward, LayerCall(module, kind, key, call, separate_layers, fuses_output))
 
-    def _find_step_before(self, name: str, call: AttentionCall) -> LayerKey | None:
-        """The layer of this forward pass that a call of torch's attention continues, if steps are to be joined."""
-        if not call.has_assumed_positions:
-            return None
-        keys = [key for key in self.forward.recorded if key[0] == name]
-        return next((key for key in keys if self._recordings[-1][key].is_continued_by(call)), None)
+    def repeat(self, layer: LayerKey | None = None) -> None:
+        """The weights of a layer are multiplied by another value, too. Default: those of the last call."""
+        if not _in_backward():
+            self._list.repeat(self.forward, layer)
 
-    def before_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def _output_gradient(self, name: str, in_backward: bool) -> OutputGradient | None:
+        """What takes the gradient of the output of a module.
+
+        Raises:
+            InvalidArgument: If the module computes again in a backward pass, and had no graph when it was recorded.
+        """
+        if not in_backward:
+            return OutputGradient(self.forward.backward, partial(self._retention.store_gradient, name), self._heads)
+        recorders = (recorder for each in self._recordings for key, recorder in each.items() if key[0] == name)
+        gradients = [gradient for recorder in recorders for gradient in recorder.output_gradients]
+        if not all(gradient.is_followed for gradient in gradients):
+            raise InvalidArgument(
+                f"weight_gradients: {name} is checkpointed in the reentrant way, in which its output has no gradient; "
+                "checkpoint with use_reentrant=False"
+            )
+        return gradients[0] if gradients else None
+
+    def before_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         forward = self.forward
         if forward.modules:
             if forward.thread != get_ident():
@@ -248,12 +273,21 @@ class Listener(WatchBlock):
         else:
             if torch.compiler.is_exporting():
                 raise InvalidArgument(f"{type(self.model).__name__} is being watched; export it after the watch")
+            if self._records_gradients and not torch.is_grad_enabled():
+                raise InvalidArgument(
+                    f"weight_gradients: {type(self.model).__name__} runs without gradients, as under torch.no_grad(), "
+                    "torch.inference_mode() and in generate(); call it with gradients, or leave weight_gradients out"
+                )
             self.masks.on_forward_start()
-            forward = self.forward = ForwardPass(forward.self_attention if _in_backward() else None)
+            known = {} if self._only_interface else find_padding(kwargs)
+            padding = forward.padding if _in_backward() else known
+            forward = self.forward = ForwardPass(forward.self_attention if _in_backward() else None, padding)
             if not self._only_interface:
                 self._attached.enter_mode()
         forward.modules.append(module)
+        forward.inputs.append(args)
         forward.num_calls_at_entry.append(forward.num_calls)
+        forward.num_softmaxes_at_entry.append(forward.num_softmaxes)
         forward.entries[id(module)] += 1
         if isinstance(module, nn.MultiheadAttention):
             check_inputs(type(module).__name__, *args)
@@ -264,35 +298,63 @@ class Listener(WatchBlock):
             return
         try:
             if output is not None:  # it is None if forward raised
-                if id(module) in self._inspected or forward.softmax_products:
-                    self._record_output(module, args, kwargs, output)
+                if self._adapter_of and self._is_in_adapted():
+                    self._record_adapted(module, args, kwargs, output)
+                elif id(module) in self._inspected or forward.problems:
+                    self._record_output(module, output)
                 if len(forward.modules) == 1:
-                    self._compare_batches(module, args, kwargs, output)
+                    self._list.end_forward(forward)
+                if forward.recorded and (id(module) in self._cutting or len(forward.modules) == 1):
+                    self._follow_batches(module, args, kwargs, output)
         finally:
             forward.modules.pop()
+            forward.inputs.pop()
             forward.num_calls_at_entry.pop()
+            forward.num_softmaxes_at_entry.pop()
             if not forward.modules:
                 self._end_forward()
 
-    def _record_output(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def _is_in_adapted(self) -> bool:
+        """Whether a module that has an adapter is running."""
+        return any(id(each) in self._adapter_of for each in self.forward.modules)
+
+    def _record_adapted(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """Record a module that has an adapter, unless calls in it were recorded; modules within it are parts of it."""
+        has_called = self.forward.num_calls > self.forward.num_calls_at_entry[-1]
+        if id(module) in self._adapter_of and not has_called and not self.ignores(module):
+            record_adapted_module(self, module, self._adapter_of[id(module)], args, kwargs, output)
+
+    def _record_output(self, module: nn.Module, output: Any) -> None:
         """Record a module as a whole, or notice that it computed attention which was not recorded."""
         if isinstance(module, REGARD_LAYERS) and isinstance(output, AttentionOutput):
-            self.record_unchangeable(module, _call_from_regard(output), None)
-        if self._layer_names is not None:
-            return
-        name = self.module_names[id(module)]
-        if id(module) in self.forward.softmax_products:
-            self._not_recorded[name] = module
+            record_regard_layer(self, module, output)
+        name, problem = self.module_names[id(module)], self.forward.problems.get(id(module))
         has_called = self.forward.num_calls > self.forward.num_calls_at_entry[-1]
-        if not has_called and computes_own_softmax(type(module)):
-            raise InvalidArgument(f"{label(name, module)}: {OWN_CODE}{remedy(self.model, type(module), kwargs)}")
+        has_softmax = self._mode is None or self.forward.num_softmaxes > self.forward.num_softmaxes_at_entry[-1]
+        is_missing = not has_called and self._layer_names is None and (has_softmax or calls_kernels(type(module)))
+        is_refused = is_named_attention(type(module)) if problem else is_missing and computes_own_softmax(type(module))
+        if is_refused:
+            raise InvalidArgument(why_not_recorded(self.model, name, module, problem))
+        if problem:
+            self._notes.not_recorded[name] = module, problem
+            self._forget(name)
 
-    def _compare_batches(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def _forget(self, name: str) -> None:
+        """Drop what was recorded of a module in this forward pass."""
+        self._notes.dense.pop(name, None)
+        for key in [key for key in self.forward.recorded if key[0] == name]:
+            del self.forward.recorded[key]
+            self._recordings[-1].pop(key, None)
+        self.forward.waiting = [each for each in self.forward.waiting if each.key[0] != name]
+
+    def _follow_batches(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """Notice layers whose batch is not that of the model's inputs: windows of an image, or several images."""
-        sizes = batch_sizes(module, args, kwargs, output)
-        for key in self.forward.recorded:
-            recorder = self._recordings[-1][key]
-            recorder.has_own_batch = bool(sizes) and recorder.batch_size not in sizes | {1}
+        forward, recorders = self.forward, self._recordings[-1]
+        if id(module) in self._cutting:
+            forward.batch_axes.follow(module, self.module_names[id(module)], args, kwargs, forward.recorded, recorders)
+        if len(forward.modules) == 1:
+            sizes = batch_sizes(module, args, kwargs, output)
+            forward.batch_axes.resolve(module, sizes, forward.recorded, recorders)
 
     def _why_nothing(self) -> str:
         """Why nothing was recorded, as far as can be known."""
@@ -300,8 +362,8 @@ class Listener(WatchBlock):
             return "the model was not called, or only a part of it without attention"
         if self._layer_names is not None:
             return "the modules in layers=[...] did not compute attention"
-        for name, module in self._not_recorded.items():
-            return f"{label(name, module)} {OWN_CODE}"
+        for name, (module, problem) in self._notes.not_recorded.items():
+            return why_not_recorded(self.model, name, module, problem)
         return why_no_attention(self.model, self._modules_run)
 
     def _abort_forward(self) -> None:
@@ -311,43 +373,14 @@ class Listener(WatchBlock):
 
     def _end_forward(self) -> None:
         self.masks.on_forward_end()
+        if self._mode is not None:
+            self._mode.dense_capture.clear()
         self._modules_run |= self.forward.entries.keys()
         self.forward.last_call = None
         if not self._only_interface:
             self._attached.leave_mode()
 
-    def _recorders_for(self, key: LayerKey, call: AttentionCall, kind: AttentionKind) -> Recorders:
-        """The recorders of the forward pass or generation that a call belongs to.
-
-        The first call of a forward pass decides whether the recording continues: it does if its query offset is the
-        number of tokens recorded for that layer, because the KV cache grew. If another recording has as many tokens,
-        the keys must be the same, too. A call whose offset is only assumed continues it if steps are to be joined. If
-        that layer is missing from the recording, as with LayerDrop, a new one starts when the whole model is running
-        and layers of the same kind were recorded; otherwise the next layer decides.
-        """
-        if not self._recordings:
-            self._recordings.append({})
-        recorders, forward = self._recordings[-1], self.forward
-        if key in recorders:
-            forward.is_continuation_decided = True
-            is_ambiguous = any(each[key].is_continued_by(call) for each in self._recordings[:-1] if key in each)
-            continues = recorders[key].is_continued_by(call, compare_keys=is_ambiguous)
-            continues &= self._joins_steps or not call.has_assumed_positions
-        else:
-            is_whole = not forward.recorded and forward.modules[:1] == [self.model]
-            continues = not (is_whole and any(recorder.kind == kind for recorder in recorders.values()))
-        if not continues:
-            for recorder in recorders.values():
-                recorder.flush()
-            self._recordings.append({each: recorders.pop(each) for each in forward.recorded})
-        return self._recordings[-1]
-
 
 def _in_backward() -> bool:
     """Whether a backward pass is running, in which a checkpointed layer computes again."""
     return torch._C._current_graph_task_id() != -1
-
-
-def _call_from_regard(output: AttentionOutput) -> AttentionCall:
-    request = output.weights.request
-    return AttentionCall(request, request.offset, value=output.value)

@@ -11,6 +11,7 @@ from functools import cache, lru_cache
 from types import CodeType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from regard.nn import AdditiveAttention, GraphAttention, MultiHeadAttention, SelfAttention, SelfAttention2d
@@ -68,15 +69,22 @@ def _kind_in_name(name: str) -> AttentionKind | None:
 @cache
 def calls_sdpa(cls: type[nn.Module]) -> bool:
     """Whether a class calls one of torch's attention functions itself."""
-    names = {"scaled_dot_product_attention", "multi_head_attention_forward"}
+    names = {"scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention"}
     return issubclass(cls, nn.MultiheadAttention) or not _names_in_methods(cls).isdisjoint(names)
 
 
 @cache
 def computes_own_softmax(cls: type[nn.Module]) -> bool:
     """Whether a class that is named like attention computes a softmax, unless it calls a function that is recorded."""
-    names = {"softmax", "Softmax", "eager_attention_forward", "flex_attention"}
+    names = {"softmax", "Softmax", "eager_attention_forward"}
     return is_named_attention(cls) and not _names_in_methods(cls).isdisjoint(names)
+
+
+@cache
+def calls_kernels(cls: type[nn.Module]) -> bool:
+    """Whether a class may compute attention by other functions than a softmax, such as a fused kernel."""
+    words = "flash", "flex", "xformers", "memory_efficient", "scaled_dot_product", "attention_forward"
+    return any(word in name.lower() for name in _names_in_methods(cls) for word in words)
 
 
 @cache
@@ -174,11 +182,79 @@ def uses_only_attention_interface(classes: Collection[type[nn.Module]]) -> bool:
 
 @cache
 def _may_bypass_interface(cls: type[nn.Module]) -> bool:
-    """Whether a class may compute attention that goes neither through transformers' interface nor is refused.
+    """Whether a class may compute attention that does not go through transformers' interface.
 
-    One that is named like attention is refused if none of its calls was recorded.
+    One that is named like attention and does both, as GPT-2's with scores in float32, is refused if it did not.
     """
-    return calls_sdpa(cls) or (may_compute_weights(cls) and not computes_own_softmax(cls))
+    if calls_sdpa(cls):
+        return True
+    if is_named_attention(cls):
+        names = _names_in_methods(cls)
+        if "eager_attention_forward" in names and "get_interface" not in names:  # perhaps called without the interface
+            return True
+        return not names.isdisjoint({"softmax", "Softmax"}) and "ALL_ATTENTION_FUNCTIONS" not in names
+    return may_compute_weights(cls)
+
+
+def is_causal_without_mask(module: nn.Module, is_causal: bool | None) -> bool:
+    """Whether a call of a function like transformers' SDPA function, without a mask, is causal.
+
+    A model that does not support SDPA says by masks alone that it is causal, whatever its modules say.
+
+    Args:
+        module: The module that calls it.
+        is_causal: The argument of the call.
+    """
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    return bool(is_causal) and supports_sdpa(type(getattr(module, "config", None)))
+
+
+@torch.compiler.assume_constant_result
+def supports_sdpa(config: type) -> bool:
+    """Whether a model of a class of configurations supports SDPA, as far as is known."""
+    return _inspect_models(config)[0]
+
+
+@torch.compiler.assume_constant_result
+def computes_with_masks(config: type) -> bool:
+    """Whether the models of a class of configurations support dense attention only: they add masks to their scores."""
+    return _inspect_models(config)[1]
+
+
+@torch.compiler.assume_constant_result
+def ignores_attention_interface(config: type) -> str:
+    """The name of a model, if no model of a class of configurations uses transformers' attention interface."""
+    return _inspect_models(config)[2]
+
+
+@lru_cache(maxsize=1024)  # in a function of its own: a compiler traces cached functions, but not constant results
+def _inspect_models(config: type) -> tuple[bool, bool, str]:
+    models = _models_of(config)
+    if not models:
+        return True, False, ""
+    sdpa = any(model._supports_sdpa for model in models)
+    dense = not sdpa and not any(model._supports_flex_attn for model in models)
+    return sdpa, dense, "" if any(map(_can_set_attention, models)) else models[0].__name__
+
+
+def _can_set_attention(model: Any) -> bool:
+    return model._can_set_attn_implementation()
+
+
+def _models_of(config: type) -> list[Any]:
+    """The classes of models of a class of configurations."""
+    if not sys.modules.get("transformers"):
+        return []
+    from transformers import PreTrainedModel
+
+    return [model for model in _subclasses(PreTrainedModel) if model.config_class is config]
+
+
+def _subclasses(cls: type) -> Iterator[Any]:
+    for each in cls.__subclasses__():
+        yield each
+        yield from _subclasses(each)
 
 
 def batch_sizes(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> set[int]:

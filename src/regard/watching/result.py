@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard.checks import Checks
 from regard.errors import InvalidArgument, short_repr
-from regard.ops.matrix import DENSE_LIMIT
+from regard.ops.tensor_functions import DENSE_LIMIT
 from regard.recordings.layer import AttentionKind, LayerList
 from regard.recordings.recording import Recording
 from regard.watching.layer_recorder import LayerRecorder
@@ -106,6 +106,8 @@ class WatchResult:
     def select_beams(self, beam_indices: Int[Tensor, "texts steps"]) -> Recording:
         """What the texts that a beam search returned attended to, in the last forward pass.
 
+        Layers whose batch is not that of the texts, such as those of images, are left out.
+
         Args:
             beam_indices: (texts, steps) The row of the batch that each text was in at each step, −1 where it had ended:
                 the ``beam_indices`` of transformers' ``generate(..., return_dict_in_generate=True)``.
@@ -117,7 +119,9 @@ class WatchResult:
             InvalidType: If it is not a tensor.
             InvalidArgument: If steps were not kept, or it has other rows or fewer steps.
         """
-        recorders = list(self._recordings[-1].values()) if self._recordings else []
+        every = self._recordings[-1] if self._recordings else {}
+        of_texts = {key: recorder for key, recorder in every.items() if recorder.batch_axis is None}
+        recorders = list(of_texts.values())
         if not recorders or not all(recorder.num_calls for recorder in recorders):
             raise InvalidArgument("select_beams: the steps were not kept; watch a generation with keep_qk=True")
         batch = max(recorder.batch_size for recorder in recorders)
@@ -131,7 +135,7 @@ class WatchResult:
                 f"{shape} from {int(low)} to {int(high)}"
             )
         selected: Recorders = {}
-        for key, recorder in self._recordings[-1].items():
+        for key, recorder in of_texts.items():
             beams = batch // recorder.batch_size  # an encoder reads each text once
             rows = torch.where(beam_indices < 0, beam_indices, beam_indices // beams).to(recorder.device)
             selected[key] = recorder.select_beams(rows)

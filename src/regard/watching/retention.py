@@ -15,6 +15,8 @@ from torch import Tensor
 
 from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidFile, short_repr
+from regard.ops.scores import Bias, ScaledDotProduct
+from regard.ops.tensor_functions import DENSE_LIMIT, format_bytes
 from regard.ops.tree import map_tensors, tensors_in
 from regard.watching.call import AttentionCall
 
@@ -64,13 +66,45 @@ class Retention:
             call = self._offload(call)
         if self.max_bytes is not None:
             self.count(name, call)
+        elif call.is_dense and self.offload in (None, "cpu"):
+            self._limit_dense(name, call)
         return call
+
+    def _limit_dense(self, name: str, call: AttentionCall) -> None:
+        """Refuse dense weights beyond the library's own limit.
+
+        Raises:
+            InvalidArgument: If those of all calls would have more than `DENSE_LIMIT` entries.
+        """
+        assert call.bias is not None
+        self._add(call.bias)
+        limit = DENSE_LIMIT * call.bias.itemsize
+        if self._stored_bytes > limit:
+            size, before = call.bias.nbytes, self._stored_bytes - call.bias.nbytes
+            raise InvalidArgument(
+                f"{name}: its dense weights, captured at its softmax, take {format_bytes(size)} and those before them "
+                f"{format_bytes(before)}, more than {format_bytes(limit)} in all; pass an adapter for its class "
+                "(adapters={Class: adapter}), select layers=[...], or set max_bytes="
+            )
 
     def _offload(self, call: AttentionCall) -> AttentionCall:
         request = replace(call.request, query=self._move(call.query), key=self._move(call.key))
         value = None if call.value is None else self._move(call.value)
+        if call.is_dense and call.bias is not None:
+            score = ScaledDotProduct() + Bias(self._move(call.bias))
+            request = replace(request, score=score)
         valid = None if call.valid_queries is None else call.valid_queries.cpu()
         return replace(call, request=map_tensors(request, Tensor.cpu), value=value, valid_queries=valid)
+
+    def store_gradient(self, name: str, gradient: Tensor) -> Tensor:
+        """The gradient of a layer's output where it is kept, counted.
+
+        Raises:
+            InvalidArgument: If there would be more than `max_bytes`.
+        """
+        gradient = gradient if self.offload is None else self._move(gradient)
+        self.count(name, gradient)
+        return gradient
 
     def count(self, name: str, held: Any) -> None:
         """Count the tensors in a call or in results; one that several layers share, as a mask, counts once.
@@ -81,15 +115,19 @@ class Retention:
         if self.max_bytes is None:
             return
         for tensor in tensors_in(held):
-            if id(tensor) not in self._counted:
-                self._counted[id(tensor)] = ref(tensor, partial(self._forget, id(tensor), tensor.nbytes))
-                self._stored_bytes += tensor.nbytes
+            self._add(tensor)
         if self._stored_bytes > self.max_bytes:
             instead = "pass keep_qk=False" if self.keep_qk else "measure less"
             raise InvalidArgument(
                 f"max_bytes: with {name}, the watch would keep {self._stored_bytes:,} bytes, more than "
                 f"{self.max_bytes:,}; raise max_bytes, select layers= or heads=, or {instead}"
             )
+
+    def _add(self, tensor: Tensor) -> None:
+        """Count a tensor once, until it is freed."""
+        if id(tensor) not in self._counted:
+            self._counted[id(tensor)] = ref(tensor, partial(self._forget, id(tensor), tensor.nbytes))
+            self._stored_bytes += tensor.nbytes
 
     def _forget(self, number: int, nbytes: int, _: object) -> None:
         """A counted tensor was freed."""

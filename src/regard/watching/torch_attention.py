@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn.attention.bias import CausalBias, CausalVariant
 from torch.nn.functional import linear, multi_head_attention_forward, pad, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
-from torch.utils.weak import WeakTensorKeyDictionary
 
-from regard.errors import InvalidArgument
 from regard.ops.masks import Mask, Padding, as_mask
 from regard.ops.request import make_request
 from regard.ops.scores import Bias, ScaledDotProduct
-from regard.watching.call import AttentionCall, is_same_memory
-from regard.watching.module_inspection import MATRIX_PRODUCTS
+from regard.watching.call import AttentionCall, check_inputs, is_same_memory
+from regard.watching.dense_capture import DenseCapture
+from regard.watching.flex_attention import OPERATOR as FLEX_ATTENTION
+from regard.watching.flex_attention import FlexAttentionRecorder
 from regard.watching.transformers_attention import (
     TORCH_SDPA,
     call_from_transformers,
@@ -31,48 +29,37 @@ from regard.watching.transformers_attention import (
 if TYPE_CHECKING:
     from regard.watching.listener import Listener
 
-SAME_ENTRIES = {"dropout", "to", "type_as", "float", "half", "bfloat16", "type", "contiguous", "nan_to_num"}
-"""Functions whose result has the entries of their argument, or some of them."""
-
 _SDPA_ARGS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 _MULTI_HEAD = inspect.signature(multi_head_attention_forward)
 
 
 class SdpaInterceptor(TorchFunctionMode):
-    """Records calls of torch's attention functions, and notices attention that is computed without them."""
+    """Records calls of torch's attention functions, and attention that is computed with a softmax instead."""
 
     def __init__(self, listener: Listener) -> None:
         super().__init__()
         self._listener = ref(listener)  # which holds this one
-        self._softmax_results = WeakTensorKeyDictionary()
+        self.dense_capture = DenseCapture()
+        self._flex_attention = FlexAttentionRecorder()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, listener = kwargs or {}, self._listener()
         result = func(*args, **kwargs)
-        if listener is None:
-            return result
-        if isinstance(result, Tensor) and result.ndim > 2:
-            self._follow_softmax(listener, getattr(func, "__name__", ""), args, result)
-        if not listener.forward.intercepts_sdpa:
+        if listener is None or not listener.forward.intercepts_sdpa:
             return result
         if func is scaled_dot_product_attention:
-            _record_sdpa(listener, {"is_causal": False} | dict(zip(_SDPA_ARGS, args, strict=False)) | kwargs)
-        elif func is multi_head_attention_forward:
-            _record_multi_head(listener, args, kwargs)
-        return result
-
-    def _follow_softmax(self, listener: Listener, name: str, args: Sequence[Any], result: Tensor) -> None:
-        """Notice a matrix product with the result of a softmax: attention that is not recorded otherwise."""
-        if name == "softmax":
-            self._softmax_results[result] = True
-        elif self._softmax_results and any(each in self._softmax_results for each in _tensors_in(args)):
-            if name.strip("_") in MATRIX_PRODUCTS:
-                listener.forward.note_softmax_product()
-            elif result.shape == args[0].shape and name in SAME_ENTRIES:
-                self._softmax_results[result] = True
+            arguments = {"is_causal": False} | dict(zip(_SDPA_ARGS, args, strict=False)) | kwargs
+            return _record_sdpa(listener, arguments, result)
+        if func is multi_head_attention_forward:
+            return _record_multi_head(listener, args, kwargs, result)
+        if func is FLEX_ATTENTION:
+            check_inputs(type(listener.forward.modules[-1]).__name__, *args[:2])
+            return self._flex_attention.record(listener, args, result)
+        return self.dense_capture.observe(listener, func, args, kwargs, result)
 
 
-def _record_multi_head(listener: Listener, args: Any, kwargs: Any) -> None:
+def _record_multi_head(listener: Listener, args: Any, kwargs: Any, result: Any) -> Any:
+    """Record a call, and return its result."""
     bound = _MULTI_HEAD.bind(*args, **kwargs)
     bound.apply_defaults()
     arguments, module = bound.arguments, listener.forward.modules[-1]
@@ -80,12 +67,24 @@ def _record_multi_head(listener: Listener, args: Any, kwargs: Any) -> None:
         listener.set_kind(module, "cross")
     call, mask = _call_from_multihead_attention(arguments), arguments["attn_mask"]
     listener.record_unchangeable(module, call, mask, separate_layers=True)
+    if call.output_gradient is None:
+        return result
+    batch, heads, projection = len(call.query), call.query.shape[1], arguments["out_proj_weight"].detach()
+
+    def to_heads(gradient: Tensor) -> Tensor:
+        """Back through the output projection, from (queries, batch, width) or, without a batch, (queries, width)."""
+        before = gradient @ projection.to(gradient.dtype)
+        return before.view(len(gradient), batch, heads, -1).permute(1, 2, 0, 3)
+
+    output, weights = result
+    return call.output_gradient.follow(output, to_heads), weights
 
 
-def _record_sdpa(listener: Listener, arguments: dict[str, Any]) -> None:
+def _record_sdpa(listener: Listener, arguments: dict[str, Any], output: Tensor) -> Tensor:
+    """Record a call, and return its output."""
     module = listener.forward.modules[-1]
     if listener.ignores(module):
-        return
+        return output
     check_inputs(type(module).__name__, arguments["query"], arguments["key"])
     mask = arguments.get("attn_mask")
     if isinstance(mask, CausalBias):
@@ -98,6 +97,9 @@ def _record_sdpa(listener: Listener, arguments: dict[str, Any]) -> None:
     call = call_from_transformers(TORCH_SDPA, module, query, key, mask, options, kind, listener.masks)
     call.value = value
     listener.record_unchangeable(module, call, mask, separate_layers=True)
+    if call.output_gradient is None:
+        return output
+    return call.output_gradient.follow(output, lambda gradient: _with_four_axes(gradient)[0])
 
 
 def _as_bool_mask(bias: CausalBias) -> Tensor:
@@ -105,25 +107,6 @@ def _as_bool_mask(bias: CausalBias) -> Tensor:
     is_lower_right = bias.variant == CausalVariant.LOWER_RIGHT
     diagonal = bias.seq_len_kv - bias.seq_len_q if is_lower_right else 0
     return torch.ones(bias.seq_len_q, bias.seq_len_kv, dtype=torch.bool, device=bias.device).tril(diagonal)
-
-
-def _tensors_in(args: Sequence[Any]) -> Iterator[Tensor]:
-    for argument in args:
-        several = argument if isinstance(argument, (list, tuple)) else (argument,)
-        yield from (each for each in several if isinstance(each, Tensor))
-
-
-def check_inputs(name: str, *inputs: object) -> None:
-    """Refuse tensors whose attention cannot be recorded.
-
-    Raises:
-        InvalidArgument: If one is nested or inside a transform of `torch.func`; it names the module.
-    """
-    for tensor in inputs:
-        if isinstance(tensor, Tensor) and tensor.is_nested:
-            raise InvalidArgument(f"{name}: nested tensors cannot be watched; pass padded ones with a mask")
-        if isinstance(tensor, Tensor) and is_functorch_wrapped_tensor(tensor):
-            raise InvalidArgument(f"{name}: calls under torch.vmap, torch.func.grad and the like cannot be watched")
 
 
 def _broadcast(*tensors: Tensor, has_groups: bool | None = False) -> list[Tensor]:

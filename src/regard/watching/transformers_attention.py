@@ -12,20 +12,23 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask
 
 from regard.errors import InvalidArgument
+from regard.ops import WeightMatrix
 from regard.ops.masks import Causal, Mask, Window
 from regard.ops.request import make_request
 from regard.ops.scores import Bias, ScaledDotProduct, Score, Sinks, SoftCap
 from regard.recordings.layer import AttentionKind
 from regard.watching.call import AttentionCall
+from regard.watching.module_inspection import is_causal_without_mask
 from regard.watching.prefix_keys import as_prefix
 from regard.watching.registry import listener_for
 from regard.watching.transformers_masks import MaskOrigins, make_mask
@@ -38,6 +41,12 @@ SUPPORTED_ARGS = {"dropout", "scaling", "softcap", "s_aux", "position_bias", "is
 
 TORCH_SDPA = "torch's own"
 """The name of `torch.nn.functional.scaled_dot_product_attention`, called without transformers' interface."""
+
+FLEX_ATTENTION = "flex_attention"
+"""The name of the function whose masks are each a `BlockMask`, or a tensor that it adds whatever its dtype."""
+
+TOP_LEFT = ("sdpa", "regard", TORCH_SDPA)
+"""Functions whose causal mask starts at the first key, however many keys there are."""
 
 ORIGINAL = "_regard_original"
 """The attribute of a wrapper that holds the function that it wraps."""
@@ -107,7 +116,7 @@ def _wrap_default(get: Callable[..., Any]) -> Callable[..., Any]:
 @lru_cache
 def _wrap(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap an attention function; a wrapper depends on nothing else, so several watches share it."""
-    parameters = _parameter_names(function)[5:]
+    parameters = parameter_names(function)[5:]
     unknown = [parameter for parameter in parameters if parameter not in SUPPORTED_ARGS]
 
     def attention(
@@ -134,22 +143,28 @@ def _wrap(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         call.value = as_prefix(cast_value, call.num_prefix_keys, 2) if call.num_prefix_keys else cast_value
         mask = attention_mask
         if interventions is not None:
-            mask = interventions.knock_out(layer, mask, call, adds=name == "eager")
-        is_fused = listener.fuses_output and name == "sdpa" and not arguments.get("dropout")
+            mask = interventions.knock_out(layer, mask, call, adds=name in ("eager", FLEX_ATTENTION))
+        is_fused = listener.fuses_output and name in TOP_LEFT and not arguments.get("dropout")
         output: Any = None
         weights: Any = None
         was_suspended, forward.is_sdpa_suspended = forward.is_sdpa_suspended, True  # the function may call SDPA itself
         try:
             if not is_fused:
                 output, weights = function(module, query, key, value, mask, *rest, **options)
-            lazy_weights, fused = listener.record(module, kind, call, attention_mask, fuses_output=is_fused)
+            mask_tensor = getattr(attention_mask, "kv_indices", attention_mask)  # of a BlockMask
+            lazy_weights, fused = listener.record(module, kind, call, mask_tensor, fuses_output=is_fused)
             if fused is not None:
                 output = fused.transpose(1, 2).contiguous()
             elif is_fused:
                 output, weights = function(module, query, key, value, mask, *rest, **options)
         finally:
             forward.is_sdpa_suspended = was_suspended
-        if weights is None and not call.num_prefix_keys:  # the model would expect another order
+        if call.output_gradient is not None:  # (batch, queries, heads, value_dim)
+            output = call.output_gradient.follow(output, lambda gradient: gradient.transpose(1, 2))
+        # A matrix of the model's own has no gradient with respect to the weights.
+        is_same = isinstance(weights, WeightMatrix) and lazy_weights is not None and lazy_weights.shape == weights.shape
+        has_none = weights is None or name == FLEX_ATTENTION  # which returns the log-sum-exp of each row
+        if (has_none or is_same) and not call.num_prefix_keys:  # the model would expect another order
             weights = lazy_weights
         if interventions is not None:
             output = interventions.ablate_heads(layer, output)
@@ -159,7 +174,7 @@ def _wrap(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return attention
 
 
-def _parameter_names(function: Callable[..., Any]) -> tuple[str, ...]:
+def parameter_names(function: Callable[..., Any]) -> tuple[str, ...]:
     """The names of a function's parameters, without ``*args`` and ``**kwargs``."""
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -195,7 +210,7 @@ def call_from_transformers(
         module: The module that calls it.
         query: (batch, heads, queries, head_dim).
         key: (batch or 1, kv_heads, keys, head_dim).
-        mask: (batch or 1, heads or 1, queries, keys), bool or added to the scores; or None.
+        mask: (batch or 1, heads or 1, queries, keys), bool or added to the scores; a `BlockMask`; or None.
         options: The other arguments, by name.
         kind: The kind of the layer.
         masks: Where the masks come from.
@@ -205,7 +220,9 @@ def call_from_transformers(
         InvalidArgument: If the weights do not follow from the query, the key and arguments that are known here.
     """
     cls = type(module).__name__
-    if mask is not None and not (isinstance(mask, Tensor) and mask.ndim == 4):
+    if name == FLEX_ATTENTION and isinstance(mask, Tensor) and mask.ndim == 4:  # it adds the first head's to the scores
+        mask = mask[:, :1, :, : key.shape[2]].to(query.dtype)
+    if mask is not None and not (isinstance(mask, BlockMask) or (isinstance(mask, Tensor) and mask.ndim == 4)):
         raise InvalidArgument(
             f"{cls} uses the attention function {name!r}, whose mask is not a tensor of all cells; watch it after "
             'model.set_attn_implementation("sdpa")'
@@ -231,31 +248,23 @@ def call_from_transformers(
     offset = q_offset - kv_offset
     rule: Mask | None = None
     bias = options.get("position_bias")
-    if isinstance(mask, Tensor):
+    if mask is not None:
         rule, added = origin.read(mask)
         bias = added if bias is None else bias if added is None else bias + added
-    elif name != "eager":
-        causal = options.get("is_causal")
-        causal = getattr(module, "is_causal", True) if causal is None else causal
+    elif name not in ("eager", FLEX_ATTENTION):
+        causal = is_causal_without_mask(module, options.get("is_causal"))
         if causal and (queries > 1 or name == TORCH_SDPA):
-            rule = top_left_causal(offset) if name in ("sdpa", TORCH_SDPA) else Causal()
+            rule = top_left_causal(offset) if name in TOP_LEFT else Causal()
         window = options.get("sliding_window")
         if window is not None and "flash" in name:  # other functions have the window in their mask
             near = Window(window - 1, window - 1)
             rule = near if rule is None else rule & near
-    score: Score = ScaledDotProduct()
-    if options.get("softcap") is not None:
-        score = SoftCap(score, float(options["softcap"]))
-    if options.get("s_aux") is not None:
-        score = Sinks(score, options["s_aux"].to(query.dtype))
-    if bias is not None:
-        score = score + Bias(bias)
     scaling = options.get("scaling")
     request = make_request(
         query,
         key if len(key) == len(query) else key.expand(len(query), -1, -1, -1),
         mask=rule,
-        score=score,
+        score=make_score(query.dtype, bias, options),
         scale=None if scaling is None else float(scaling),
         offset=offset,
     )
@@ -271,6 +280,22 @@ def call_from_transformers(
         num_prefix_keys=origin.num_prefix_keys,
         has_assumed_positions=assumed,
     )
+
+
+def make_score(dtype: torch.dtype, bias: Tensor | None, options: Mapping[str, Any]) -> Score:
+    """The score of an attention function.
+
+    Args:
+        dtype: That of the query.
+        bias: What is added to the scores, if anything.
+        options: The function's arguments by name, of which ``softcap`` and ``s_aux`` (sinks) count.
+    """
+    score: Score = ScaledDotProduct()
+    if options.get("softcap") is not None:
+        score = SoftCap(score, float(options["softcap"]))
+    if options.get("s_aux") is not None:
+        score = Sinks(score, options["s_aux"].to(dtype))
+    return score if bias is None else score + Bias(bias)
 
 
 def top_left_causal(offset: int) -> Mask:

@@ -25,6 +25,8 @@ ONLY_THE_FOLDER = {"local_files_only": True, "trust_remote_code": False}
 def load_checkpoint(folder: Path, dtype: torch.dtype) -> tuple[Any, Any, Any]:
     """The model, the tokenizer (or None) and the image processor (or None) in a folder.
 
+    Of a model whose text says where it reads an image, the processor is that of both.
+
     Nothing is downloaded, and no code of the folder runs.
 
     Raises:
@@ -63,6 +65,10 @@ def load_checkpoint(folder: Path, dtype: torch.dtype) -> tuple[Any, Any, Any]:
             with _as_checkpoint_error(folder, "its tokenizer cannot be read"):
                 tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **ONLY_THE_FOLDER)
                 getattr(tokenizer, "all_special_ids", ())  # without end if the unknown token is unknown
+        has_both = exists(folder / "processor_config.json") or processor is not None
+        if tokenizer is not None and has_both and getattr(config, "image_token_id", None) is not None:
+            with _as_checkpoint_error(folder, "its processor cannot be read"):
+                processor = transformers.AutoProcessor.from_pretrained(folder, **ONLY_THE_FOLDER)
     return model, tokenizer, processor
 
 

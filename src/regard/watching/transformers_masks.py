@@ -13,13 +13,15 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 from torch.nn.functional import pad
-from torch.utils.weak import WeakTensorKeyDictionary
+from torch.utils.weak import WeakIdKeyDictionary
 
-from regard.ops.masks import Causal, Mask, Padding, as_mask, to_spans
+from regard.ops.masks import Causal, Mask, Padding, as_mask, from_block_mask, to_spans
 from regard.recordings.layer import AttentionKind
 from regard.watching.prefix_keys import find_origin_with_prefix
 from regard.watching.registry import active_listeners
+from regard.watching.spans_tensor import SpansTensor
 
 MAX_REMEMBERED_MASKS = 256
 """As many as a model may make in one forward pass."""
@@ -53,8 +55,13 @@ class MaskOrigin:
         """The origin of a mask that the model did not make."""
         return cls(shape, q_offset=shape[1] - shape[0], is_unknown=True)
 
-    def read(self, mask: Tensor) -> tuple[Mask | None, Tensor | None]:
-        """A mask tensor as a rule, None if every query attends to every key, and the bias that it adds, or None."""
+    def read(self, mask: Tensor | BlockMask) -> tuple[Mask | None, Tensor | None]:
+        """A mask as a rule, None if every query attends to every key, and the bias that it adds, or None."""
+        if isinstance(mask, SpansTensor):
+            return mask.spans, None
+        if isinstance(mask, BlockMask):
+            self._read = self._read or (0, self._rule(mask), None)
+            return self._read[1:]
         version = None if mask.is_inference() else mask._version  # tensors of inference mode do not count changes
         if self._read is None or version is None or self._read[0] != version:
             mask = mask.expand(*mask.shape[:-2], *self.shape)
@@ -73,8 +80,12 @@ class MaskOrigin:
         part = self.padding[:, start : start + size]
         return pad(part, (0, size - part.shape[1]))
 
-    def _rule(self, allowed: Tensor) -> Mask | None:
+    def _rule(self, allowed: Tensor | BlockMask) -> Mask | None:
+        if self.pattern is None and isinstance(allowed, BlockMask):
+            rule, (batch, heads, *_) = from_block_mask(allowed), allowed.kv_num_blocks.shape
+            return to_spans(rule, (batch, heads, *self.shape), 0, allowed.kv_num_blocks.device) or rule
         if self.pattern is None:
+            assert isinstance(allowed, Tensor)
             batch, heads, queries, keys = (1,) * (4 - allowed.ndim) + tuple(allowed.shape)
             spans = to_spans(allowed, (batch, heads, queries, keys), 0, allowed.device)
             return spans or as_mask(allowed.clone())  # a clone, because MaskOrigins holds the mask itself weakly
@@ -93,16 +104,18 @@ class MaskOrigin:
 
 
 class MaskOrigins:
-    """The origins of a model's masks.
+    """The origins of a model's masks: tensors, or each a `BlockMask`.
 
-    The origin of a mask tensor lives as long as the tensor. The origin of a skipped mask (None) lives until the next
+    The origin of a mask lives as long as the mask. The origin of a skipped mask (None) lives until the next
     forward pass, because gradient checkpointing runs layers again in the backward pass.
     """
 
     def __init__(self) -> None:
-        self._of_tensors = WeakTensorKeyDictionary()
+        self._of_masks = WeakIdKeyDictionary()
         self._skipped: deque[MaskOrigin] = deque(maxlen=MAX_REMEMBERED_MASKS)
-        self._strong_refs: deque[Tensor] = deque(maxlen=MAX_REMEMBERED_MASKS)  # a layer may be passed a copy
+        self._strong_refs: deque[Tensor | BlockMask] = deque(
+            maxlen=MAX_REMEMBERED_MASKS
+        )  # a layer may be passed a copy
         self._is_stale = False
 
     def on_forward_start(self) -> None:
@@ -113,42 +126,50 @@ class MaskOrigins:
             self._is_stale = False
 
     def on_forward_end(self) -> None:
-        """Let go of the mask tensors."""
+        """Let go of the masks."""
         self._strong_refs.clear()
         self._is_stale = True
 
     def record(self, mask: Any, origin: MaskOrigin, is_own: bool = True) -> None:
         """Remember a mask. One of a configuration that is not known to be the model's own is not kept alive."""
         self.on_forward_start()
-        if isinstance(mask, Tensor):
-            self._of_tensors[mask] = origin
+        if isinstance(mask, (Tensor, BlockMask)):
+            self._of_masks[mask] = origin
             if is_own:
                 self._strong_refs.append(mask)
         elif mask is None:
             self._skipped.append(origin)
 
-    def lookup(self, mask: Tensor | None, shape: tuple[int, int], kind: AttentionKind) -> MaskOrigin:
+    def lookup(self, mask: Tensor | BlockMask | None, shape: tuple[int, int], kind: AttentionKind) -> MaskOrigin:
         """The origin of the mask that an attention function is called with."""
         if mask is None:
             return _first_of_kind(reversed(self._skipped), shape, kind)
-        origin = self._of_tensors.get(mask)
+        origin = self._of_masks.get(mask)
         if origin is None:
-            self._of_tensors[mask] = origin = self._find_similar(mask, shape, kind)
+            self._of_masks[mask] = origin = self._find_similar(mask, shape, kind)
         return origin
+
+    def of_shape(self, shape: tuple[int, int], kind: AttentionKind) -> MaskOrigin:
+        """The origin of the mask that the model made in this forward pass for a layer, which adds it itself."""
+        held = (self._of_masks[mask] for mask in reversed(self._strong_refs))
+        return _first_of_kind((*held, *reversed(self._skipped)), shape, kind)
 
     def is_causal(self, shape: tuple[int, int] | None) -> bool:
         """Whether the model made a causal mask of this shape in this forward pass."""
-        for origin in (*self._skipped, *map(self._of_tensors.__getitem__, self._strong_refs)):
+        for origin in (*self._skipped, *map(self._of_masks.__getitem__, self._strong_refs)):
             if origin.pattern == "causal" and origin.shape == shape:
                 return True
         return False
 
-    def _find_similar(self, mask: Tensor, shape: tuple[int, int], kind: AttentionKind) -> MaskOrigin:
+    def _find_similar(self, mask: Tensor | BlockMask, shape: tuple[int, int], kind: AttentionKind) -> MaskOrigin:
         """The origin of a mask that is not registered: perhaps a copy of one that is, or made from one."""
-        held = [(known, self._of_tensors[known]) for known in reversed(self._strong_refs)]
-        extended, is_certain = find_origin_with_prefix(mask, shape, held)
-        registered = list(self._of_tensors.items())
-        copied = [origin for known, origin in registered if origin.shape == shape and _are_equal(known, mask)]
+        held = [(known, self._of_masks[known]) for known in reversed(self._strong_refs)]
+        extended, is_certain, copied = None, False, []
+        if isinstance(mask, Tensor):
+            tensors = [(known, origin) for known, origin in held if isinstance(known, Tensor)]
+            extended, is_certain = find_origin_with_prefix(mask, shape, tensors)
+            registered = list(self._of_masks.items())
+            copied = [origin for known, origin in registered if origin.shape == shape and _are_equal(known, mask)]
         changed = [origin for _, origin in held if origin.shape == shape]  # as where a layer selects some of the keys
         changed += [origin for origin in reversed(self._skipped) if origin.shape == shape]
         if extended is not None and (is_certain or not (copied or changed)):
@@ -187,5 +208,5 @@ def _first_of_kind(origins: Iterable[MaskOrigin], shape: tuple[int, int], kind: 
     return first or MaskOrigin.unknown(shape)
 
 
-def _are_equal(one: Tensor, other: Tensor) -> bool:
-    return one.dtype == other.dtype and torch.equal(one, other)
+def _are_equal(one: Tensor | BlockMask, other: Tensor) -> bool:
+    return isinstance(one, Tensor) and one.dtype == other.dtype and torch.equal(one, other)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,19 +14,14 @@ from torch import Tensor, nn
 
 from regard.analysis.head_scores import repeated_random_tokens
 from regard.checks import Checks
-from regard.errors import (
-    InvalidArgument,
-    InvalidFile,
-    InvalidType,
-    RegardError,
-)
+from regard.errors import InvalidArgument, InvalidType, RegardError, short_repr
 from regard.files import as_path
-from regard.input_files import check_file, exists
 from regard.pipelines.base import available_device
-from regard.recordings.layer import LayerList
-from regard.recordings.recording import MAX_IMAGE_SIDE, Recording
+from regard.recordings.layer import LayerList, is_within
+from regard.recordings.recording import Recording
 from regard.text.backend import panics_as_errors, readable_tokens
 from regard.text.validation import surrogate_errors
+from regard.watching.image_tokens import image_as_png, name_image_tokens, pixels_as_png, read_image, vision_tokens
 from regard.watching.result import WatchResult
 from regard.watching.transformers_checkpoint import first_line, load_checkpoint, silence_transformers
 from regard.watching.watch import watch
@@ -46,7 +40,7 @@ class TransformersModel:
     Args:
         model: The model; it is put into evaluation mode.
         tokenizer: Its tokenizer; None for vision models.
-        processor: Its image processor; None for text models.
+        processor: Its image processor, or the processor of its images and texts; None for text models.
         name: The model's name in recordings.
     """
 
@@ -90,29 +84,48 @@ class TransformersModel:
         return self.model.device
 
     def record(
-        self, text: str | os.PathLike[str], target: str | None = None, *, max_new_tokens: int | None = None
+        self,
+        text: str | os.PathLike[str],
+        target: str | None = None,
+        *,
+        image: str | os.PathLike[str] | None = None,
+        max_new_tokens: int | None = None,
     ) -> Recording:
-        """Record what every layer and head attends to in a text or an image.
+        """Record what every layer and head attends to in a text, an image, or both.
 
         Args:
-            text: A text, or the path of an image.
+            text: A text, or the path of an image. With `image`, a text that says where the model reads it, such as
+                ``"USER: <image> What is it? ASSISTANT:"``, unless the model has no such token.
             target: The target text of an encoder-decoder; the second text of a pair for an encoder.
+            image: The path of the image of a model that reads an image and a text. The tokens of the text that stand
+                for it are named by their row and column on it, ``0,0``, where these are known.
             max_new_tokens: Largest number of tokens to generate greedily and to record. Default: none; an
                 encoder-decoder without a target generates up to 64 tokens.
 
         Returns:
             Recording: Layers have the names of their modules. In an encoder-decoder each row of the decoder is a step,
-            named by the token that it generated.
+            named by the token that it generated. Of an image that the model cuts into tiles, the layers of the vision
+            model have the tiles as batch.
 
         Raises:
             InvalidType: If the text is not a str or a path.
-            InvalidArgument: If the text is empty or too long, the model cannot generate, or it takes no second text.
+            InvalidArgument: If the text is empty or too long, or does not say where an image is; or if the model cannot
+                generate, or takes no second text or no image.
             InvalidFile: If an image cannot be read.
         """
         if not isinstance(text, (str, os.PathLike)):
             raise InvalidType(f"text: expected a text or the path of an image, got {type(text).__name__}")
+        if image is not None and not isinstance(image, (str, os.PathLike)):
+            raise InvalidType(f"image: expected the path of an image, got {type(image).__name__}")
         text = os.fspath(text)
-        is_image = self.processor is not None and (self.tokenizer is None or text.lower().endswith(IMAGE_SUFFIXES))
+        if image is not None and (self.tokenizer is None or self.processor is None):
+            missing = "text" if self.tokenizer is None else "images"
+            raise InvalidArgument(f"image: {self.name} reads no {missing}; leave image out")
+        is_image = (
+            image is None
+            and self.processor is not None
+            and (self.tokenizer is None or text.lower().endswith(IMAGE_SUFFIXES))
+        )
         has_decoder = self.model.config.is_encoder_decoder and self.model.can_generate()
         if self.tokenizer is None and not is_image:
             raise InvalidArgument(
@@ -125,6 +138,10 @@ class TransformersModel:
             checks.fail("text: expected a text, but it is empty")
         if is_image and (target is not None or max_new_tokens is not None):
             checks.fail(f"target, max_new_tokens: {self.name} reads an image; leave them out")
+        elif image is not None and has_decoder:
+            checks.fail(f"image: {self.name} has an encoder and a decoder; call it inside regard.watch(model) instead")
+        elif image is not None and target is not None:
+            checks.fail("target: with an image, a model takes one text; leave it out")
         elif has_decoder and target is not None and max_new_tokens is not None:
             checks.fail("max_new_tokens: with a target no token is generated; leave one of them out")
         elif not has_decoder and max_new_tokens is not None and not self.model.can_generate():
@@ -134,6 +151,8 @@ class TransformersModel:
         checks.raise_problems()
         if is_image:
             return self._record_image(Path(text))
+        if image is not None:
+            return self._record_text_and_image(text, Path(image), max_new_tokens)
         if has_decoder:
             return self._record_seq2seq(text, target, max_new_tokens)
         if max_new_tokens is not None:
@@ -211,42 +230,80 @@ class TransformersModel:
         )
 
     def _record_image(self, path: Path) -> Recording:
-        from PIL import Image
-
-        if not exists(path):
-            raise InvalidFile(f"{path}: there is no such file; {self.name} needs the path of an image")
-        check_file(path)
-        try:
-            with Image.open(path) as file:
-                image = file.convert("RGB")
-        except Exception as error:  # of a damaged file, any of many formats
-            raise InvalidFile(f"{path}: cannot be read as an image: {first_line(error)}") from error
+        image = read_image(path, self.name)
         pixels = self._pixel_values(image)
         part = getattr(self.model, "vision_model", self.model)
         with self._watched() as result:
             part(pixel_values=pixels.to(self.device, self.model.dtype))
-        tokens = self._patch_tokens(result, pixels.shape[-2:])
+        tokens = self._vision_tokens([layer.weights.shape[3] for layer in result.layers], pixels)
         recording = self._recording(result, path.name, {"image": str(path)}, tokens)
-        return recording.replace(image=self._image_as_png(image))
+        return recording.replace(image=self._image_as_read(image))
 
-    def _image_as_png(self, image: Any) -> bytes | None:
-        """An image as the model reads it, cropped and resized, as a PNG; None if the processor cannot show it."""
-        from PIL import Image
+    def _record_text_and_image(self, text: str, path: Path, max_new_tokens: int | None) -> Recording:
+        image = read_image(path, self.name)
+        inputs = self._text_and_image_inputs(text, image)
+        ids = inputs["input_ids"]
+        count = 0 if max_new_tokens is None else max_new_tokens - 1
+        self._check_length(ids.shape[1] + count, "text" if max_new_tokens is None else "text and max_new_tokens")
+        texts = {"text": text, "image": str(path)}
+        with self._watched() as result:
+            if max_new_tokens is None:
+                self.model(**inputs)
+            else:
+                ids = self.model.generate(**inputs, max_new_tokens=max_new_tokens, **GREEDY)
+                texts["text"], ids = self.tokenizer.decode(ids[0], skip_special_tokens=True), ids[:, :-1]
+        tokens = name_image_tokens(self.model, inputs, self.convert_ids_to_tokens(ids[0]))
+        recording = self._recording(result, text, texts, self._tokens_by_part(result, tokens, inputs))
+        return recording.replace(image=self._image_as_read(image, inputs))
 
-        pixels = self._pixel_values(image, do_normalize=False, do_rescale=False).float()
-        # (1, channels, height, width), from 0 to 255
-        if pixels.ndim != 4 or pixels.shape[:2] != (1, 3) or pixels.min() < 0:  # below 0: normalized nevertheless
+    def _text_and_image_inputs(self, text: str, image: Any) -> dict[str, Any]:
+        """The model's inputs for a text and an image."""
+        if not hasattr(self.processor, "tokenizer"):
+            pixels = self._pixel_values(image).to(self.device, self.model.dtype)
+            return {**self._tokenize(text), "pixel_values": pixels}
+        with silence_transformers(), self._naming_errors("text and image"):
+            inputs = self.processor(text=text, images=image, return_tensors="pt")
+        token = getattr(self.model.config, "image_token_id", None)
+        if token is not None and token not in inputs["input_ids"]:
+            name = getattr(self.processor, "image_token", self.tokenizer.convert_ids_to_tokens(token))
+            raise InvalidArgument(f"text: expected {name} where {self.name} reads the image, got {short_repr(text)}")
+        return {
+            name: part.to(self.device, self.model.dtype if part.is_floating_point() else None)
+            for name, part in inputs.items()
+        }
+
+    def _tokens_by_part(
+        self, result: WatchResult, tokens: Sequence[str], inputs: Mapping[str, Any]
+    ) -> dict[str, Sequence[str]]:
+        """The tokens of the text model, and of the vision model where it reads one image."""
+        names = {id(module): name for name, module in self.model.named_modules()}
+        text, vision = names.get(id(self.model.get_decoder())), names.get(id(self.model.get_encoder(modality="image")))
+        found: dict[str, Sequence[str]] = {}
+        if any(is_within(layer.name, str(text)) for layer in result.layers):
+            found[str(text)] = tokens
+        layers = [layer for layer in result.layers if is_within(layer.name, str(vision))]
+        if layers and all(layer.weights.shape[0] == 1 for layer in layers):
+            patches = self._vision_tokens([layer.weights.shape[3] for layer in layers], inputs["pixel_values"])
+            found |= {} if patches is None else {str(vision): patches}
+        return found
+
+    def _vision_tokens(self, counts: Sequence[int], pixels: Tensor) -> list[str] | None:
+        if pixels.ndim < 4:  # patches, in an order of the model's
             return None
-        picture = Image.fromarray(pixels[0].permute(1, 2, 0).round().clamp(max=255).to(torch.uint8).numpy())
-        picture.thumbnail((MAX_IMAGE_SIDE, MAX_IMAGE_SIDE))
-        file = io.BytesIO()
-        picture.save(file, "PNG")
-        return file.getvalue()
+        config = getattr(self.model.config, "vision_config", self.model.config)
+        return vision_tokens(config, counts, pixels.shape[-2:])
+
+    def _image_as_read(self, image: Any, inputs: Mapping[str, Any] | None = None) -> bytes | None:
+        """An image as the model reads it, cropped and resized, as a PNG; None if the processor cannot show it."""
+        if inputs is not None and inputs.get("image_grid_thw") is not None:
+            return image_as_png(image)  # which is not cropped, and resized to a whole number of patches
+        return pixels_as_png(self._pixel_values(image, do_normalize=False, do_rescale=False).float())
 
     def _pixel_values(self, image: Any, **options: bool) -> Tensor:
         """An image as its processor prepares it for the model."""
+        processor = getattr(self.processor, "image_processor", self.processor)
         with silence_transformers(), self._naming_errors("image"):
-            return self.processor(images=image, return_tensors="pt", **options)["pixel_values"]
+            return processor(images=image, return_tensors="pt", **options)["pixel_values"]
 
     @contextmanager
     def _naming_errors(self, argument: str) -> Iterator[None]:
@@ -277,27 +334,12 @@ class TransformersModel:
             return list(self.tokenizer.convert_ids_to_tokens(numbers))
         return readable_tokens(backend, numbers)
 
-    def _patch_tokens(self, result: WatchResult, size: Sequence[int]) -> list[str] | None:
-        """``row,column`` for each patch of an image of a height and a width, after ``[CLS]`` and registers.
-
-        None if layers differ in size, or there are other tokens, whose places are unknown.
-        """
-        counts = {layer.weights.shape[3] for layer in result.layers}
-        config = getattr(self.model.config, "vision_config", self.model.config)
-        patch = _as_height_width(getattr(config, "patch_size", None))
-        if len(counts) != 1 or patch is None:
-            return None
-        rows, columns = (side // length for side, length in zip(size, patch, strict=True))
-        patches = [f"{row},{column}" for row in range(rows) for column in range(columns)]
-        special = ["[CLS]", *(f"[REG{number + 1}]" for number in range(getattr(config, "num_register_tokens", 0)))]
-        return {0: patches, len(special): [*special, *patches]}.get(counts.pop() - len(patches))
-
     def _recording(
         self,
         result: WatchResult,
         title: str,
         texts: dict[str, str],
-        tokens: Sequence[str] | None,
+        tokens: Sequence[str] | Mapping[str, Sequence[str]] | None,
         target_tokens: Sequence[str] | None = None,
     ) -> Recording:
         recording = result.recording.select(tokens=tokens, target_tokens=target_tokens, title=title)
@@ -327,10 +369,3 @@ class TransformersModel:
     def _check_length(self, length: int, argument: str) -> None:
         if length > self._max_length:
             raise InvalidArgument(f"{argument}: {length} tokens, but {self.name} takes at most {self._max_length}")
-
-
-def _as_height_width(size: Any) -> tuple[int, int] | None:
-    """Height and width from a number, which means both, or from a pair."""
-    if isinstance(size, int):
-        return size, size
-    return (size[0], size[1]) if isinstance(size, (list, tuple)) and len(size) == 2 else None

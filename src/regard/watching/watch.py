@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
@@ -12,6 +12,8 @@ from torch import nn
 from regard.checks import Checks
 from regard.errors import InvalidArgument, InvalidType, did_you_mean, short_repr
 from regard.ops.measures import MeasureLike, as_measures
+from regard.watching.adapted_module import check_adapters
+from regard.watching.adapters.inputs import Adapters
 from regard.watching.interventions import Interventions, Pairs
 from regard.watching.listener import Listener
 from regard.watching.registry import active_listeners, remove_leftovers
@@ -25,7 +27,7 @@ def watch(
     *,
     layers: Sequence[str] | None = None,
     heads: Sequence[int] | None = None,
-    positions: Literal["last"] | None = None,
+    positions: Literal["last"] | Mapping[str, Literal["last"]] | None = None,
     keep_qk: bool = True,
     keep_values: bool = False,
     offload: str | os.PathLike[str] | None = None,
@@ -33,35 +35,48 @@ def watch(
     exact_output: bool = True,
     ablate: Mapping[str, Sequence[int]] | None = None,
     knockout: Mapping[str, Pairs] | None = None,
+    weight_gradients: bool = False,
+    adapters: Adapters | None = None,
 ) -> AbstractContextManager[WatchResult]:
     """Record what a model attends to while it runs, with the kernels that it uses anyway and the same output.
 
     Args:
         model: A model of Hugging Face transformers, of torch (`nn.MultiheadAttention`, `nn.Transformer`, calls of
-            `scaled_dot_product_attention`), or of this library.
+            `scaled_dot_product_attention` or `flex_attention`), or of this library. Of modules that compute
+            ``softmax(scores) @ value`` themselves the scores are captured, in memory of queries × keys
+            (`Layer.is_dense`).
         measure: What to compute about the weights while the model runs, as for `regard.attend`. The results have
             gradients. Queries that are padding do not count in `Received`.
         layers: Names of the modules to record; the name of a part of the model means all attention in it. Default: all.
         heads: Indices of the heads to record. Default: all.
         positions: ``"last"`` joins the steps of a hand-written KV cache into one matrix, as those of ``generate`` are:
-            a call of torch's attention whose keys begin with those of the module's call before adds rows to it.
-            Default: each call of torch's attention is a matrix of its own.
+            a call of torch's attention adds rows to the module's call before if its keys, without the last as many as
+            it has queries, are all or the last of the keys of that call, which are copied to compare them. A dict, as
+            ``{"decoder": "last"}``, means only these modules, or all attention in these parts of the model. Default:
+            each call of torch's attention is a matrix of its own.
         keep_qk: Whether to keep query and key of each layer, so that anything about the weights can be computed later.
             False keeps only the measures and, during a generation, the model's cache.
         keep_values: Whether to keep values with them, where the output of a head is a weighted sum of values.
         offload: Where to copy queries and keys: ``"cpu"``, or a folder for unnamed files, which disappear with them.
             Offloaded tensors have no gradients. Default: no copies, except of what is written in place already, as a
             static cache; if the model changes another tensor after the call, reading the weights raises `StaleView`.
-        max_bytes: Largest number of bytes to keep, in all forward passes. Default: no limit.
+        max_bytes: Largest number of bytes to keep, in all forward passes. Default: no limit but 2**28 captured scores.
         exact_output: Whether the model computes its output itself, the same to the last bit, and the measures take a
             pass of their own. False takes the output ``softmax(mask(score(query, key))) @ value`` from the pass that
             computes the measures, equal to rounding, where that is possible: in models of transformers with the
             implementation ``"sdpa"``, without dropout, with measures that the kernel for this device has, without
             `heads`, and except for the later steps of a generation. All other calls stay exact. A query that may attend
             to no key has output 0.
-        ablate: Heads whose output is set to 0, by module name. For models of transformers.
-        knockout: Pairs of positions (query, key) that may not attend to each other, by module name. For models of
-            transformers.
+        ablate: Heads whose output is set to 0, by module name. For attention that transformers' interface computes.
+        knockout: Pairs of positions (query, key) that may not attend to each other, by module name. For the same.
+        weight_gradients: Whether to record the gradient of each layer's weights in backward passes through the model's
+            output: ``layer.weights.grad`` then is a `GradientMatrix`. It keeps the values, too, and the gradient of
+            each layer's output. Several backward passes add up, as in autograd.
+        adapters: Functions that state what modules with a softmax of their own compute, by class; subclasses have them,
+            too. Called after the forward of such a module, as ``adapter(module, arguments, output)``, one returns a
+            `regard.watching.adapters.AttentionInputs`, or a list of them. It is not called where calls inside the
+            module were recorded. Default: those for known classes of transformers and PyTorch Geometric, which are
+            always there, and give way to yours.
 
     Returns:
         A context manager that yields a `WatchResult`: ``result.layers`` has the layers of the last forward pass,
@@ -74,7 +89,7 @@ def watch(
             `max_bytes` would be exceeded, or attention cannot be recorded.
 
     Memory:
-        O(tokens * d_model) per layer with ``keep_qk=True``, and that of the measures; nothing of the size tokens².
+        O(tokens * d_model) per layer with ``keep_qk=True``, and that of the measures. Captured scores are O(tokens²).
 
     **Limitations**
 
@@ -104,16 +119,20 @@ def watch(
     model = getattr(model, "_orig_mod", model)  # of a compiled model
     if not isinstance(model, nn.Module):
         raise InvalidType(f"model: expected a torch.nn.Module, got {type(model).__name__}")
-    retention = Retention(keep_qk, keep_values, offload, max_bytes)
+    retention = Retention(keep_qk, keep_values or (weight_gradients and keep_qk), offload, max_bytes)
     interventions = None if ablate is None and knockout is None else Interventions(ablate, knockout)
     names: list[str] = []
-    if layers is not None or interventions is not None:
+    if layers is not None or positions is not None or interventions is not None:
         names = [name for name, _ in model.named_modules()]
     layer_names = None if layers is None else _as_tuple("layers", [layers] if isinstance(layers, str) else layers, str)
     head_indices = None if heads is None else _as_tuple("heads", heads, int)
     with Checks() as checks:
         measures = as_measures(measure, checks)
         retention.check(checks)
+        if not isinstance(weight_gradients, bool):
+            checks.fail_type(f"weight_gradients: expected True or False, got {short_repr(weight_gradients)}")
+        elif weight_gradients and keep_qk is False:
+            checks.fail("weight_gradients: they are kept with queries and keys only; pass keep_qk=True")
         for name in layer_names or ():
             checks.that(name in names, f"layers: unknown module {short_repr(name)}{did_you_mean(name, names)}")
         for head in head_indices or ():
@@ -122,19 +141,27 @@ def watch(
             checks.fail(f"heads: expected different indices, got {head_indices}")
         if retention.keep_qk is False and not measures:
             checks.fail("keep_qk: False keeps only measures; pass measure=['entropy', 'received']")
-        if positions is not None and positions != "last":
-            hint = "leave it out to record each call of torch's attention by itself"
-            checks.fail(f"positions: expected 'last' or None, got {short_repr(positions)}; {hint}")
+        joined = _joined_modules(checks, positions, names)
         if not isinstance(exact_output, bool):
             checks.fail_type(f"exact_output: expected True or False, got {short_repr(exact_output)}")
         if interventions is not None:
             interventions.check(checks, names)
+        if adapters is not None:
+            check_adapters(checks, adapters, model)
     if layer_names is not None:  # and all modules below them
-        layer_names = [
-            name for name in names if any(not top or f"{name}.".startswith(f"{top}.") for top in layer_names)
-        ]
-    joins_steps, fuses_output = positions == "last", not exact_output
-    return Listener(model, measures, layer_names, head_indices, retention, interventions, joins_steps, fuses_output)
+        layer_names = _within(layer_names, names)
+    return Listener(
+        model,
+        measures,
+        layer_names,
+        head_indices,
+        retention,
+        interventions,
+        joined,
+        not exact_output,
+        weight_gradients,
+        adapters,
+    )
 
 
 def end_all() -> None:
@@ -168,3 +195,24 @@ def _as_tuple(argument: str, values: Any, kind: type) -> tuple[Any, ...]:
     if not result:
         raise InvalidArgument(f"{argument}: expected at least one; leave it out for all")
     return result
+
+
+def _within(parts: Collection[str], names: Sequence[str]) -> list[str]:
+    """The names of modules that are, or are in, some parts of a model."""
+    return [name for name in names if any(not part or f"{name}.".startswith(f"{part}.") for part in parts)]
+
+
+def _joined_modules(checks: Checks, positions: Any, names: Sequence[str]) -> Collection[str]:
+    """The names of the modules whose steps are to be joined."""
+    if positions is None or (isinstance(positions, str) and positions == "last"):
+        return () if positions is None else names
+    expected = f"positions: expected 'last', a dict of module names, or None, got {short_repr(positions)}"
+    if not isinstance(positions, Mapping):
+        problem = f"{expected}; leave it out to record each call of torch's attention by itself"
+        checks.fail(problem) if isinstance(positions, str) else checks.fail_type(problem)
+        return ()
+    for name, value in positions.items():
+        checks.that(name in names, f"positions: unknown module {short_repr(name)}{did_you_mean(name, names)}")
+        checks.that(value == "last", f"positions: expected 'last' for {name}, got {short_repr(value)}")
+    checks.that(len(positions) > 0, "positions: expected at least one module, got {}; leave it out for none")
+    return _within(positions, names)

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from regard.ops import WeightMatrix
+from regard.recordings.batch_axis import BatchAxis
 from regard.recordings.layer import Layer, Measurements, Numbers
 from regard.watching.layer_recorder import LayerRecorder
 
@@ -70,6 +71,11 @@ class WatchedLayer(Layer):
         return tuple(range(self.weights.shape[1])) if indices is None else indices
 
     @property
-    def has_own_batch(self) -> bool:
-        """Whether the entries of the batch are not the sequences that the model read."""
-        return self._recorder.has_own_batch
+    def batch_axis(self) -> BatchAxis | None:
+        """What the entries of the batch are; None if they are the sequences that the model read."""
+        return self._recorder.batch_axis
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it holds scores captured at a softmax, in memory of the size queries × keys."""
+        return self._recorder.is_dense

@@ -25,8 +25,10 @@ from transformers import PreTrainedModel
 
 import regard
 from helpers.model_zoo import build
+from helpers.model_zoo.dense_weights import compare_dense
 from helpers.model_zoo.inputs import inputs_of
 from regard.errors import RegardError
+from regard.watching.adapters.shipped import shipped_adapter
 
 Place = tuple[str, int]
 """A module by name, and which of its calls in one pass it was."""
@@ -37,11 +39,12 @@ class Outcome:
     """Result of watching one model.
 
     Args:
-        kind: Every weight was the one of dense attention; or watching was refused, or transformers builds no such one.
+        kind: Every weight was that of the unwatched model, from queries and keys; or some of them were captured at a
+            softmax; or watching was refused, or transformers builds no such one.
         reason: Why it was refused, or a note on what was not recorded.
     """
 
-    kind: Literal["exact", "refused"]
+    kind: Literal["exact", "dense", "refused"]
     reason: str = ""
 
 
@@ -75,7 +78,7 @@ def outcome(kind: type[PreTrainedModel]) -> Outcome:
                 return Outcome("refused", found.expand(why))
         raise
     try:
-        inputs, expected = _accepted(model)
+        inputs, expected = accepted(model)
     except AttributeError as error:
         if re.search(UNRUN, f"{kind.__name__}: {error}"):
             return Outcome("refused", "transformers itself does not run it")
@@ -84,25 +87,47 @@ def outcome(kind: type[PreTrainedModel]) -> Outcome:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             with regard.watch(model) as result:
-                outputs = _run(model, inputs)
+                outputs = run(model, inputs)
     except RegardError as error:
         return Outcome("refused", str(error))
     changed = [
         number
-        for number, (one, other) in enumerate(zip(_tensors(outputs), _tensors(expected), strict=True))
+        for number, (one, other) in enumerate(zip(tensors(outputs), tensors(expected), strict=True))
         if not _same(one, other)
     ]
     assert not changed, f"outputs {changed} changed"
-    watched = {_place(layer.name): _as_the_model_has_it(layer) for layer in result.layers}
+    watched = {_place(layer.name): _as_the_model_has_it(layer) for layer in result.layers if not layer.is_dense}
+    dense = {_place(layer.name): layer.weights.dense() for layer in result.layers if layer.is_dense}
     with InterceptedCalls(model) as reference:
-        _run(model, inputs)
-    _compare(watched, reference.layers())
-    recorded = {module for module, _ in reference.calls}
-    unrecorded = {kind for module, kind in reference.softmaxes if module not in recorded}
-    missed = sorted(kind for kind in unrecorded if re.search("attention|attn", kind, re.IGNORECASE))
+        run(model, inputs)
+    expected_layers = reference.layers()
+    for module, entry in dense:  # dense attention of transformers' form that was called without the interface
+        if (module, entry) in expected_layers:
+            reference.softmaxes[module, ""].append(expected_layers.pop((module, entry)))
+    if watched or not dense:
+        _compare(watched, expected_layers)
+    recorded = {module for module, _ in reference.calls} | {module for module, _ in dense}
+    kinds = {module: kind for module, kind in reference.softmaxes if module not in recorded}
+    missed = sorted(kind for kind in kinds.values() if re.search("attention|attn", kind, re.IGNORECASE))
     assert not missed, f"{missed} compute weights that are not recorded"
-    named = [re.search(r"not recorded, because .* \((.+?)\):", str(warning.message)) for warning in caught]
-    return Outcome("exact", " ".join(match[1] for match in named if match))
+    compare_dense(dense, reference.softmaxes, returned_attentions(model, inputs) if dense else [])
+    text = " ".join(str(warning.message) for warning in caught)
+    named = re.search(r"not recorded: [^()]+ \(([^()]+)\)", text)
+    of_dense = re.search(r"recorded at the softmax of [^()]+ \(([^()]+)\)", text)
+    assert (of_dense is not None) == bool(dense), "no warning names the modules that were recorded densely"
+    if named:
+        return Outcome("dense" if dense else "exact", f"not recorded: {named[1]}")
+    return Outcome("dense", of_dense[1]) if of_dense else Outcome("exact")
+
+
+def returned_attentions(model: PreTrainedModel, inputs: Mapping[str, Any]) -> list[Tensor]:
+    """All weights that a model returns itself; none if it takes no ``output_attentions=True``."""
+    try:
+        output = run(model, {**inputs, "output_attentions": True})
+    except Exception:  # noqa: BLE001 (the model does not support it)
+        return []
+    found = [each for name, each in output.items() if "attentions" in name] if isinstance(output, Mapping) else []
+    return [each for each in tensors(found) if each.ndim == 4 and bool(((each.sum(-1) - 1).abs() < 1e-4).all())]
 
 
 def _as_the_model_has_it(layer: Any) -> Tensor:
@@ -115,33 +140,33 @@ def _place(name: str) -> Place:
     return module, int(entry or 1)
 
 
-def _accepted(model: PreTrainedModel) -> tuple[dict[str, Any], Any]:
+def accepted(model: PreTrainedModel) -> tuple[dict[str, Any], Any]:
     """The first inputs that a model accepts, and its outputs."""
     errors = []
     for inputs in inputs_of(model):
         try:
-            return inputs, _run(model, inputs)
+            return inputs, run(model, inputs)
         except Exception as error:  # noqa: BLE001 (any error means that these inputs do not fit)
             errors.append(error)
     raise errors[0] if errors else ValueError("no input is known")
 
 
-def _run(model: PreTrainedModel, inputs: Mapping[str, Any]) -> Any:
+def run(model: PreTrainedModel, inputs: Mapping[str, Any]) -> Any:
     torch.manual_seed(2)
     with torch.no_grad():
         return model(**copy.deepcopy(dict(inputs)))  # some models modify their inputs
 
 
-def _tensors(output: Any) -> Iterator[Tensor]:
+def tensors(output: Any) -> Iterator[Tensor]:
     if isinstance(output, Tensor):
         yield output
     elif isinstance(output, Mapping):
         for name, each in output.items():
             if "attentions" not in name:  # which fused attention does not give
-                yield from _tensors(each)
+                yield from tensors(each)
     elif isinstance(output, (tuple, list)):
         for each in output:
-            yield from _tensors(each)
+            yield from tensors(each)
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
@@ -215,15 +240,15 @@ def _one_layer(calls: list[Intercepted]) -> list[Tensor]:
 class InterceptedCalls(TorchFunctionMode):
     """Intercepts each call of attention in a run that is not watched, with its weights by an independent route.
 
-    Dense attention of transformers and `nn.MultiheadAttention` return them; those of torch's fused
-    attention are computed here from what it is passed.
+    Dense attention of transformers and `nn.MultiheadAttention` return them; those of torch's fused attention are
+    computed here from what it is passed. Those of classes with an adapter are the result of their softmax.
     """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.calls: dict[Place, list[Intercepted]] = defaultdict(list)
-        self.softmaxes: set[tuple[str, str]] = set()
-        """The modules that compute one themselves: their names, and those of their classes."""
+        self.softmaxes: dict[tuple[str, str], list[Tensor]] = defaultdict(list)
+        """The results of softmax, by the names of their modules and classes; rows whose keys are all masked are 0."""
         self._names = {module: name for name, module in model.named_modules()}
         self._entries: Counter[nn.Module] = Counter()
         self._tokens: dict[nn.Module, int] = {}
@@ -304,7 +329,12 @@ class InterceptedCalls(TorchFunctionMode):
             query, key = (args[i] if len(args) > i else kwargs[name] for i, name in enumerate(("query", "key")))
             self._take(self._inside[-1], weights, query, key)
         elif getattr(func, "__name__", "") == "softmax" and actual.ndim > 2:
-            self.softmaxes.add((self._names[self._inside[-1]], type(self._inside[-1]).__name__))
+            module = next(each for each in reversed(self._inside) if not type(each).__name__.endswith("Softmax"))
+            if shipped_adapter(type(module)) is not None:
+                self._take(module, actual, args[0], args[0], args[0])
+            top = args[0].amax(-1, keepdim=True)
+            weights = actual.masked_fill(top <= torch.finfo(args[0].dtype).min / 2, 0)
+            self.softmaxes[self._names[module], type(module).__name__].append(weights)
         return actual
 
 
@@ -346,7 +376,14 @@ SHORT = [
     (r"needs the package (?P<more>\w+)", "needs a package that is not installed"),
     (r"^transformers itself builds no", "transformers itself does not build it"),
     (r"^transformers itself does not run it", "transformers itself does not run it"),
-    (r"\((?P<more>\w+)\):? computes attention in its own code", "computes attention in its own code"),
+    (
+        r"\((?P<more>\w+)\) computes attention in its own code, which cannot be recorded: it (?P<what>[^;]+);",
+        "its own code",
+    ),
+    (
+        r"\((?P<more>\w+)\) computes attention in its own code, which cannot be recorded; ",
+        "its own code has no product of softmax and values",
+    ),
     (r"no attention was found in its code$", "no attention"),
     (r"it has no attention, or", "no attention, or in its own code"),
     (r"(?P<more>\w+) passes (?P<argument>\w+) to its attention function", "passes an argument that is not known"),
@@ -360,7 +397,9 @@ def short(message: str) -> tuple[str, str]:
     for pattern, reason in SHORT:
         match = re.search(pattern, message)
         if match is not None:
-            return reason, " ".join(f"`{more}`" for more in match.groupdict().values())
+            groups = match.groupdict()
+            what = groups.pop("what", None)
+            return f"{reason} {what}" if what else reason, " ".join(f"`{more}`" for more in groups.values())
     return message, ""
 
 
@@ -389,21 +428,27 @@ def table(outcomes: Mapping[str, Outcome], settable: Collection[str]) -> str:
         "",
         "`python -m helpers.model_zoo.sweep` (in `tests`) writes this part of the page. It makes a tiny model of each",
         "configuration class, runs it with and without a watch, and compares all weights with those of each attention",
-        f"call that it intercepts in the unwatched run. This table was made with {versions()}. *Settable*",
-        "means that `_can_set_attn_implementation()` is true.",
+        "call that it intercepts in the unwatched run. A *dense* model has layers whose scores were captured at a",
+        "softmax in its own code: their weights are exact, too, but take memory of queries × keys. This table was made",
+        f"with {versions()}. *Settable* means that `_can_set_attn_implementation()` is true.",
         "",
         "| | settable | not settable | all |",
         "|---|---|---|---|",
     ]
-    for kind in ("exact", "refused"):
-        names = [name for name, each in outcomes.items() if each.kind == kind]
+    groups = {kind: [name for name, each in outcomes.items() if each.kind == kind] for kind in ("exact", "dense")}
+    rest = {name: short(each.reason)[0] for name, each in outcomes.items() if each.kind == "refused"}
+    groups["refused, no attention"] = [name for name, reason in rest.items() if reason.startswith("no attention")]
+    groups["refused"] = [name for name in rest if name not in groups["refused, no attention"]]
+    for kind, names in groups.items():
         can = sum(name in settable for name in names)
         lines.append(f"| {kind} | {can} | {len(names) - can} | {len(names)} |")
     lines += ["", "| model | status | reason |", "|---|---|---|"]
     for name, each in sorted(outcomes.items()):
-        reason, part = short(each.reason) if each.kind == "refused" else ("", "")
-        if each.kind == "exact" and each.reason:
-            reason, part = "named in a warning, not recorded", f"`{each.reason}`"
+        reason, part = short(each.reason) if each.kind == "refused" else ("", f"`{each.reason}`" if each.reason else "")
+        if each.reason.startswith("not recorded: "):
+            reason, part = "named in a warning", each.reason
+        elif each.kind == "dense":
+            reason = "captured at the softmax"
         lines.append(f"| `{name}` | {each.kind} | {f'{reason}: {part}' if part else reason} |")
     return "\n".join(lines) + "\n"
 

@@ -139,6 +139,12 @@ FORMULAS: dict[str, Formula] = {
     "t5_bias of the past": lambda t, q, k, x, s: d.dot(q, k, s) + d.t5_bias(t["t"], x, 128, False),
     "relative": lambda t, q, k, x, s: d.dot(q, k, s) + d.relative(q, t["a"], x, s),
     "relative of heads": lambda t, q, k, x, s: d.relative(q, t["a"], x, s),
+    "function": lambda t, q, k, x, s: (
+        t["c"][:, None, None] * d.dot(q, k, s) + t["m"] * torch.arange(k.shape[2], device=k.device).remainder(3)
+    ),
+    "relative query": lambda t, q, k, x, s: (
+        d.dot(q, k, s) + d.relative(q, t["a"], x, s) + d.relative(k, t["b"], x.mT, s).mT
+    ),
     "sinks": lambda t, q, k, x, s: d.dot(q, k, s),
     "several": lambda t, q, k, x, s: d.soft_cap(d.dot(q, k, s), 2.0) + t["b"] + d.alibi(t["m"], x),
     "own": lambda t, q, k, x, s: d.cosine(q, k, t["t"]),

@@ -14,6 +14,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from itertools import product
 from math import inf, nan
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 from helpers.pairwise import pairwise
+from regard.native.gelu import run_gelu as gelu
 from regard.native.library import Library, library
 from regard.native.linear import multiply
 from regard.ops import attend, weights
@@ -161,6 +163,7 @@ MEASURES: dict[str, Callable[[Allocate, int, int, int, int], dict[str, str | Mea
 DROPOUT = (0.0, 0.3)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LINEAR_ROWS = (1, 2, 3, 4, 5, 7, 8, 31)
+GELU_COUNTS = (1, 3, 8, 15, 16, 17, 33, 4095, 4096, 4097, 9000)
 LINEAR_FEATURES = ((1, 1), (3, 2), (7, 70), (15, 3), (16, 4), (17, 5), (33, 130), (64, 9), (200, 7), (613, 401))
 LAYOUTS = ("contiguous", "heads last", "features first")
 
@@ -223,6 +226,13 @@ def run_linear(allocate: Allocate, rows: int, features: tuple[int, int], dtype: 
     return [multiply(native, x, weight, bias), multiply(native, x, weight, None)]
 
 
+def run_gelu(allocate: Allocate, count: int, dtype: torch.dtype) -> list[Tensor]:
+    """A GELU and its gradient; its tensors are in allocated memory."""
+    torch.manual_seed(0)
+    x, gradient = (allocate(torch.randn(count).to(dtype)) for _ in range(2))
+    return [gelu(x), gelu(x, gradient)]
+
+
 def sample(rounds: int = 1) -> list[tuple[Any, ...]]:
     """Functions and their arguments without the allocator: every pair of settings occurs, in other cases each round."""
     cases: list[tuple[Any, ...]] = []
@@ -231,6 +241,7 @@ def sample(rounds: int = 1) -> list[tuple[Any, ...]]:
         axes = SIZES, DIMS, HEADS, list(MASKS), scores, list(MEASURES), DROPOUT, DTYPES, LAYOUTS
         cases += ((run, *case) for case in pairwise(*axes, seed=seed))
         cases += ((run_linear, *case) for case in pairwise(LINEAR_ROWS, LINEAR_FEATURES, DTYPES[:2], seed=seed))
+    cases += ((run_gelu, *case) for case in product(GELU_COUNTS, DTYPES[:2]))
     return cases
 
 

@@ -27,7 +27,7 @@ MASKS = masks(BATCH, HEADS, TOKENS, TOKENS)
 REQUESTED = {name: m for name, m in measures(TOKENS, TOKENS).items() if m.builtin}
 RULES = [(mask, "blockwise") for mask in MASKS if mask not in ("own", "function", "block mask")]
 RULES += [(mask, "sparse") for mask in ("neighbors", "neighbors and", "no edges")]
-KNOWN = [score for score in SCORES if score != "own"]
+KNOWN = [score for score in SCORES if score not in ("own", "function")]
 
 
 def heads_of(x: Tensor, heads: int) -> Tensor:

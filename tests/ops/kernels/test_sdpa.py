@@ -37,6 +37,16 @@ def test_the_output_is_that_of_sdpa():
     assert torch.equal(attend(query, key, value, scale=0.3).output, scaled)
 
 
+@pytest.mark.parametrize("step", [0, 1, 2, 7])
+@pytest.mark.parametrize("which", ["query", "key", "value"])
+def test_vectors_of_a_sliding_view_overlap(which, step):
+    qkv = dict(zip(("query", "key", "value"), tensors(queries=5, keys=5), strict=True))
+    qkv[which] = torch.randn(500).as_strided((2, 4, 5, 8), (100, 50, step, 1))
+    actual = attend(**qkv, kernel="sdpa").output
+    qkv[which] = qkv[which].contiguous()
+    torch.testing.assert_close(actual, attend(**qkv, kernel="reference").output)
+
+
 def test_a_mask_function_may_return_one_bool_for_all_cells():
     query, key, value = tensors()
     expected = scaled_dot_product_attention(query, key, value)

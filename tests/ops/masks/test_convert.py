@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
@@ -54,6 +56,38 @@ def test_a_block_mask_without_mask_mod_allows_whole_blocks():
     W = weights(x, x, mask=mask)
     assert (W[0, 0, 1] > 0).tolist() == [False] * 4 + [True] * 4
     assert (W[0, 0, 5] > 0).all()
+
+
+def test_a_block_mask_may_index_a_table_in_steps():
+    table = torch.randn(2, 3, 21, 34, generator=torch.Generator().manual_seed(0)) > 0
+    mask = create_block_mask(lambda b, h, q, k: table[b][h][q][k], *SHAPE, device="cpu", BLOCK_SIZE=16)
+    assert torch.equal(to_dense(mask, SHAPE), table)
+    rule = from_block_mask(mask)
+    assert torch.equal(to_dense(rule.to("cpu") & Causal(), SHAPE), table & to_dense(Causal(), SHAPE))
+
+
+@pytest.mark.parametrize(
+    ("mask_mod", "error", "message"),
+    [
+        (lambda b, h, q, k: q - k, InvalidType, "to return a bool scalar, got int64 of shape ()"),
+        (lambda b, h, q, k: q - torch.arange(3) > k, InvalidType, "to return a bool scalar, got bool of shape (3,)"),
+        (lambda b, h, q, k: True, InvalidArgument, "mask: the BlockMask's mask_mod failed with ValueError: vmap"),
+        (lambda b, h, q: q > 0, InvalidArgument, "mask: the BlockMask's mask_mod failed with TypeError: "),
+        (lambda b, h, q, k: torch.ones(3)[k] > 0, InvalidArgument, "mask_mod failed with IndexError: "),
+    ],
+)
+def test_block_masks_with_a_wrong_function_are_rejected(mask_mod, error, message):
+    mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 40, 40, device="cpu")
+    mask.mask_mod = mask_mod
+    x = torch.zeros(1, 1, 40, 4)
+    with pytest.raises(error, match=re.escape(message)):
+        weights(x, x, mask=mask)
+
+
+def test_a_slice_of_a_block_mask_is_rejected():
+    mask = create_block_mask(lambda b, h, q, k: q >= k, 2, None, 40, 40, device="cpu")[1:]
+    with pytest.raises(InvalidArgument, match="Cannot use mask_mod from a sliced BlockMask"):
+        from_block_mask(mask)
 
 
 def test_a_block_mask_of_another_size_is_rejected():

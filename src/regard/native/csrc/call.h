@@ -124,4 +124,15 @@ struct LinearCall {
     Dtype dtype;
 };
 
+constexpr int64_t GELU_ELEMENTS = 4096;  // of a task
+
+// y = GELU(x) with tanh or, where there is a gradient, y = GELU'(x) * gradient. All are contiguous, float32 or
+// bfloat16.
+struct GeluCall {
+    int64_t count;
+    const void *x, *gradient;
+    void* y;
+    Dtype dtype;
+};
+
 }  // namespace regard

@@ -13,20 +13,6 @@ namespace {
 constexpr int64_t OUTPUTS = LINEAR_OUTPUTS;
 constexpr int64_t ROWS_AT_ONCE = LANES == 16 ? 4 : 2;  // as many as there are registers for
 
-inline Floats load_floats(const float* from) {
-    return load(from);
-}
-
-inline Floats load_floats(const uint16_t* from) {  // bfloat16
-    typedef uint16_t Narrow __attribute__((vector_size(2 * LANES)));
-    Narrow narrow;
-    std::memcpy(&narrow, from, sizeof narrow);
-    const Bits bits = __builtin_convertvector(narrow, Bits) << 16;
-    Floats vector;
-    std::memcpy(&vector, &bits, sizeof vector);
-    return vector;
-}
-
 template <typename T>
 class FewRows {
   public:

@@ -25,6 +25,7 @@ int regard_backward(const regard::Call* call, int64_t first, int64_t last);
 void regard_finish_forward(const regard::Call* call);
 void regard_finish_backward(const regard::Call* call);
 int regard_linear_tasks(const regard::LinearCall* call, int64_t first, int64_t last);
+int regard_gelu_tasks(const regard::GeluCall* call, int64_t first, int64_t last);
 }
 
 namespace {
@@ -89,9 +90,16 @@ REGARD_EXPORT int regard_linear(const regard::LinearCall* call, int threads, Par
     return Work<regard::LinearCall>{call, regard_linear_tasks, 0, tasks, threads}.run_all(parallel);
 }
 
-// The size of both calls, which differs if Python's structures are of another version.
+// Compute a GELU or its gradient, on as many threads at most. Returns 0.
+REGARD_EXPORT int regard_gelu(const regard::GeluCall* call, int threads, Parallel parallel) {
+    const int64_t tasks = (call->count + regard::GELU_ELEMENTS - 1) / regard::GELU_ELEMENTS;
+    threads = static_cast<int>(std::clamp<int64_t>(tasks, 1, threads));
+    return Work<regard::GeluCall>{call, regard_gelu_tasks, 0, tasks, threads}.run_all(parallel);
+}
+
+// The size of all calls, which differs if Python's structures are of another version.
 REGARD_EXPORT int regard_call_bytes() {
-    return sizeof(regard::Call) + sizeof(regard::LinearCall);
+    return sizeof(regard::Call) + sizeof(regard::LinearCall) + sizeof(regard::GeluCall);
 }
 
 #if defined(__x86_64__)

@@ -36,6 +36,34 @@ inline void store(float* to, Floats vector) {
     std::memcpy(to, &vector, sizeof vector);
 }
 
+// A vector of bfloat16.
+typedef uint16_t Narrow __attribute__((vector_size(2 * LANES)));
+
+inline Floats load_floats(const float* from) {
+    return load(from);
+}
+
+inline Floats load_floats(const uint16_t* from) {
+    Narrow narrow;
+    std::memcpy(&narrow, from, sizeof narrow);
+    const Bits bits = __builtin_convertvector(narrow, Bits) << 16;
+    Floats vector;
+    std::memcpy(&vector, &bits, sizeof vector);
+    return vector;
+}
+
+inline void store_floats(float* to, Floats vector) {
+    store(to, vector);
+}
+
+inline void store_floats(uint16_t* to, Floats vector) {  // to the nearest, and to even; NaN stays NaN
+    Bits bits;
+    std::memcpy(&bits, &vector, sizeof bits);
+    const Bits rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    const Narrow narrow = __builtin_convertvector(vector == vector ? rounded : Bits{} + 0x7fc0, Narrow);
+    std::memcpy(to, &narrow, sizeof narrow);
+}
+
 inline Floats broadcast(float value) {
     return value - Floats{};
 }

@@ -30,8 +30,8 @@ def call_operator(kernel: str, inputs: KernelInputs, num_saved: int) -> tuple[Te
     """Call the operator, for built-in rules; where a gradient may be needed, the kernel saves so many tensors."""
     encoder = TreeEncoder()
     text = encoder.encode(inputs)
-    device = inputs.request.query.device
-    seed = draw_seed(device) if inputs.dropout else torch.zeros((), dtype=torch.int64, device=device)
+    query = inputs.request.query
+    seed = draw_seed(query.device) if inputs.dropout else query.new_zeros((), dtype=torch.int64)
     is_tracked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in encoder.tensors)
     flat = torch.ops.regard.attend(*encoder.lists, text, kernel, seed, num_saved if is_tracked else 0)
     output, results = (None, flat) if inputs.value is None else (flat[0], flat[1:])

@@ -13,8 +13,15 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from regard.errors import InvalidArgument
-from regard.ops.autograd import SECOND_ORDER_MESSAGE, AutogradFunction, vmap_by_loop, without_autocast
+from regard.errors import InvalidArgument, KernelNotSupported
+from regard.ops.autograd import (
+    SECOND_ORDER_MESSAGE,
+    AutogradFunction,
+    has_no_memory,
+    is_traced,
+    vmap_by_loop,
+    without_autocast,
+)
 from regard.ops.dropout import draw_seed
 from regard.ops.kernels.base import Kernel, KernelInputs, Measured, RunOptions, are_builtin
 from regard.ops.kernels.custom_op import call_operator
@@ -98,16 +105,25 @@ class DifferentiableKernel(Kernel):
         return [total.to(tensor.dtype) for total, tensor in zip(sums, tensors, strict=True)]
 
     def run(self, inputs: KernelInputs) -> tuple[Tensor | None, Measured]:
-        """While a program is compiled, one operator, or a graph break for a user's rules or kernel; else `run_eager`.
+        """Where torch traces it, one operator, or for a user's rules or kernel what torch can trace; else `run_eager`.
 
         On the meta device it is the operator, too: it gives shapes without computing.
+
+        Raises:
+            KernelNotSupported: In `torch.jit.trace`, whose programs have no operators with lists of numbers.
         """
-        is_meta = inputs.request.query.device.type == "meta"
-        if not torch.compiler.is_compiling() and not (is_meta and inputs.is_builtin):
+        if not is_traced() and not has_no_memory(inputs.request.query):
             return self.run_eager(inputs)
+        is_compiling = torch.compiler.is_compiling()
+        if not is_compiling and torch._C._is_tracing():  # pyright: ignore[reportPrivateUsage]
+            raise KernelNotSupported(
+                f"kernel: torch.jit.trace cannot record {self.name!r}; use torch.export.export, or kernel='reference'"
+            )
         if inputs.is_builtin and self is self.registered.get(self.name):
             return call_operator(self.name, inputs, len(self.saved_specs(inputs)))
-        from regard.ops.kernels.graph_break import call  # loads torch's compiler, which takes a second
+        if not is_compiling:
+            return (self.fallback or self).run_eager(inputs)
+        from regard.ops.graph_break import call  # loads torch's compiler, which takes a second
 
         return call(self.run_eager, inputs)
 
@@ -116,7 +132,7 @@ class DifferentiableKernel(Kernel):
         tensors, trees = walk(inputs)
         is_tracked = torch.is_grad_enabled() and any(map(_requires_grad, tensors))
         is_transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0  # pyright: ignore[reportPrivateUsage]
-        seed = draw_seed() if inputs.dropout else None
+        seed = draw_seed(inputs.request.query.device) if inputs.dropout else None
         checks_untracked = torch.is_grad_enabled() and not are_builtin(trees)
         call = _Call(self, inputs, RunOptions(seed, is_tracked or is_transformed, checks_untracked), tensors)
         flat = _Forward.apply(call, *tensors) if call.options.saves else call.forward(tensors)

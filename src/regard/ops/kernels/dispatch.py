@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 
 from regard.errors import InvalidArgument, InvalidType, KernelNotSupported, did_you_mean, short_repr
+from regard.ops.autograd import is_traced
 from regard.ops.kernels.base import Kernel, KernelInputs
 from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.native.kernel import Native
+from regard.ops.kernels.native.prepared import PreparedCall, preparation_for
 from regard.ops.kernels.reference import Reference
 from regard.ops.kernels.sdpa import Sdpa
 from regard.ops.kernels.sparse import Sparse
@@ -39,6 +41,15 @@ def select_kernel(inputs: KernelInputs, choice: str | Kernel | None = None) -> K
     if reasons:
         raise KernelNotSupported(f"kernel '{kernel.name}' cannot compute this call: {'; '.join(reasons)}")
     return kernel
+
+
+def prepare(inputs: KernelInputs, choice: str | Kernel | None = None) -> Kernel | PreparedCall:
+    """What runs a call: the kernel that `select_kernel` finds, or a call like it that is ready to run again."""
+    if choice is None and not is_traced():
+        inputs.preparation = preparation_for(inputs)
+        if inputs.preparation is not None and inputs.preparation.call is not None:
+            return inputs.preparation.call
+    return select_kernel(inputs, choice)
 
 
 def as_kernel(choice: str | Kernel) -> Kernel:

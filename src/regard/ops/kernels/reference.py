@@ -38,7 +38,8 @@ class Reference(Kernel):
                 return None, measured
             value = inputs.value.to(request.dtype).repeat_interleave(heads // inputs.value.shape[1], 1)
             if inputs.dropout:
-                dropped, factor = dropped_weights(inputs.dropout, draw_seed(), shape, *whole[:3], tile.kv_idx)
+                seed = draw_seed(request.query.device)
+                dropped, factor = dropped_weights(inputs.dropout, seed, shape, *whole[:3], tile.kv_idx)
                 weights = weights.masked_fill(dropped, 0.0) * factor
             output = weights @ value
         return output.to(inputs.value.dtype), measured

@@ -60,9 +60,9 @@ class Sdpa(Kernel):
         with without_autocast(device):  # the output keeps the dtype of value
             mask = _dense_mask(inputs.request) if is_masked else None
             output = scaled_dot_product_attention(
-                query if query.stride(-1) == 1 else query.contiguous(),
-                key if key.stride(-1) == 1 else key.contiguous(),
-                value if value.stride(-1) == 1 else value.contiguous(),
+                _as_rows(query),
+                _as_rows(key),
+                _as_rows(value),
                 attn_mask=mask,
                 dropout_p=inputs.dropout,
                 is_causal=is_masked and _is_causal(inputs.request),
@@ -72,6 +72,14 @@ class Sdpa(Kernel):
         if mask is not None and device != "cpu":  # in half precision, torch's GPU kernels give rows without keys a mean
             output = output.masked_fill(~mask.any(-1, keepdim=True), 0.0)
         return output, {}
+
+
+def _as_rows(x: Tensor) -> Tensor:
+    """The tensor in a layout that torch's CPU kernel reads correctly.
+
+    Its vectors are contiguous. In a query with strides (1, 1), as a sliding view has, torch 2.13 reads other rows.
+    """
+    return x if x.stride(-1) == 1 and x.stride(-2) != 1 else x.contiguous()
 
 
 def _dense_memory_reason(inputs: KernelInputs) -> str:
@@ -115,9 +123,15 @@ def _dense_mask(request: AttentionRequest) -> Tensor | None:
     if request.mask is None or _is_causal(request) or _causal_masks_nothing(request):
         return None
     *sizes, keys = request.shape
+    if type(request.mask) is DenseMask and request.full_shape is None:  # its cells are there already
+        return _with_keys(torch.atleast_1d(request.mask.tensor), keys)
     if torch.compiler.is_compiling():  # a slice's ends would become constants, and other sizes recompile
         batch, heads, queries = (torch.arange(size, device=request.query.device) for size in sizes)
     else:
         batch, heads, queries = (slice(0, size) for size in sizes)
-    allowed = torch.atleast_1d(request.allowed(request.tile(batch, heads, queries)))
+    return _with_keys(torch.atleast_1d(request.allowed(request.tile(batch, heads, queries))), keys)
+
+
+def _with_keys(allowed: Tensor, keys: int) -> Tensor:
+    """A mask with four axes, the last of them of all keys."""
     return allowed.expand((1,) * (4 - allowed.ndim) + tuple(allowed.shape[:-1]) + (keys,))

@@ -20,6 +20,7 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from regard.checks import Checks, broadcastable_to, describe, warn
 from regard.errors import InvalidArgument, InvalidType
+from regard.ops.autograd import is_traced
 from regard.ops.rules import Rule
 from regard.ops.steps import Place, Step, with_four_axes
 from regard.ops.tile import KeyRange, Shape, Tile
@@ -211,7 +212,7 @@ class DenseMask(Mask):
 
     def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
         actual = tuple(self.tensor.shape)
-        if actual == (shape[0], shape[3]) and shape[0] == shape[2] > 1 and not torch.compiler.is_compiling():
+        if actual == (shape[0], shape[3]) and shape[0] == shape[2] > 1 and not is_traced():
             warn(
                 f"mask: {actual} is taken as (queries, keys); if it is (batch, keys), as an attention_mask, pass "
                 "regard.Padding(mask)"
@@ -257,7 +258,7 @@ class MaskMod(Mask):
             ) from error
 
     def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
-        if torch.compiler.is_compiling():  # the values cannot be looked at while tracing
+        if is_traced():  # the values cannot be looked at while tracing
             return
         try:
             checked = _CHECKED.setdefault(self.mask_mod, set())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,8 +12,10 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from regard.checks import Checks
-from regard.errors import InvalidType, short_repr
-from regard.ops.masks.base import Mask, MaskLike, MaskMod, MaskModFunction, as_mask
+from regard.errors import InvalidArgument, InvalidType, short_repr
+from regard.ops.autograd import is_traced
+from regard.ops.cell_functions import CellFunction
+from regard.ops.masks.base import Mask, MaskLike, MaskModFunction, as_mask
 from regard.ops.tile import KeyRange, Shape, Tile
 
 
@@ -27,7 +29,10 @@ class FlexBlockMask(Mask):
         full: The same shape; blocks in which all cells are visible.
         block_size: Queries and keys per block.
         lengths: Queries and keys that the mask was made for.
-        mask_mod: Visible cells of the partial blocks.
+        mask_mod: Visible cells of the partial blocks; called for one cell, as in FlexAttention.
+
+    Raises:
+        InvalidArgument: If mask_mod fails.
     """
 
     partial_or_full: Bool[Tensor, "#batch #heads rows keys"]
@@ -37,6 +42,9 @@ class FlexBlockMask(Mask):
     mask_mod: MaskModFunction
     has_python_callable = True
 
+    def __post_init__(self) -> None:
+        self._of_cell: CellFunction = _run_mask_mod(lambda: CellFunction(self.mask_mod, has_score=False))
+
     def __repr__(self) -> str:
         return f"FlexBlockMask({self.lengths[0]} × {self.lengths[1]})"
 
@@ -44,7 +52,11 @@ class FlexBlockMask(Mask):
         sizes = self.full.shape
         lead = (index if size > 1 else 0 for index, size in zip((tile.b, tile.h), sizes, strict=False))
         block = (*lead, tile.q_idx // self.block_size[0], tile.kv_idx // self.block_size[1])
-        return self.full[block] | (self.partial_or_full[block] & MaskMod(self.mask_mod).allowed(tile))
+        return self.full[block] | (self.partial_or_full[block] & self.of_cells(tile))
+
+    def of_cells(self, tile: Tile) -> Bool[Tensor, "..."]:
+        """What mask_mod returns for the cells of a tile, whatever their blocks are."""
+        return _run_mask_mod(lambda: self._of_cell.map(tile))
 
     def summarize(self) -> Tensor:
         """(query blocks, key blocks), on the CPU: whether any batch entry and head sees the block."""
@@ -66,8 +78,29 @@ class FlexBlockMask(Mask):
         for axis, size, actual in zip(("batch", "heads"), shape, self.full.shape, strict=False):
             if actual not in (1, size):
                 checks.fail(f"mask: expected a BlockMask with {axis} 1 or {size}, got {actual}")
-        if not checks.problems:
-            MaskMod(self.mask_mod).check(checks, shape, device)
+        if checks.problems or is_traced():  # values cannot be computed while tracing
+            return
+        batch, heads, queries, keys = (torch.tensor([0, size - 1], device=device) for size in shape)
+        tile = Tile(batch, heads, queries, KeyRange(0, shape[3]), 0, device, keys.expand(2, 2))
+        allowed = checks.collect(self.of_cells, tile)
+        if allowed is not None and (allowed.dtype != torch.bool or allowed.shape != tile.shape):
+            got = f"{str(allowed.dtype).removeprefix('torch.')} of shape {tuple(allowed.shape[4:])}"
+            checks.fail_type(f"mask: expected the BlockMask's mask_mod to return a bool scalar, got {got}")
+
+
+def _run_mask_mod(compute: Callable[[], Any]) -> Any:
+    """Call the `mask_mod` of a `BlockMask`, and say what is wrong with it.
+
+    Raises:
+        InvalidArgument: If it fails.
+    """
+    try:
+        return compute()
+    except (TypeError, RuntimeError, IndexError, ValueError) as error:
+        first_line = next(iter(str(error).splitlines()), "")
+        raise InvalidArgument(
+            f"mask: the BlockMask's mask_mod failed with {type(error).__name__}: {first_line}"
+        ) from error
 
 
 def from_block_mask(block_mask: BlockMask) -> FlexBlockMask:
@@ -89,13 +122,31 @@ def from_block_mask(block_mask: BlockMask) -> FlexBlockMask:
     """
     if not isinstance(block_mask, BlockMask):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidType(f"block_mask: expected a BlockMask of FlexAttention, got {type(block_mask).__name__}")
-    lengths, size = (tuple(int(each) for each in pair) for pair in (block_mask.seq_lengths, block_mask.BLOCK_SIZE))
-    columns = -(-lengths[1] // size[1])
-    partial = _block_table(block_mask.kv_num_blocks, block_mask.kv_indices, columns)
+    tables = block_mask.kv_num_blocks, block_mask.kv_indices, block_mask.full_kv_num_blocks, block_mask.full_kv_indices
+    return from_tables(block_mask.seq_lengths, block_mask.BLOCK_SIZE, tables, block_mask.mask_mod)  # pyright: ignore[reportArgumentType]
+
+
+def from_tables(
+    lengths: Sequence[int], block_size: Sequence[int], tables: Sequence[Tensor | None], mask_mod: MaskModFunction
+) -> FlexBlockMask:
+    """The content of a `BlockMask` by its attributes.
+
+    Args:
+        lengths: Its seq_lengths.
+        block_size: Its BLOCK_SIZE.
+        tables: Its kv_num_blocks, kv_indices, full_kv_num_blocks and full_kv_indices.
+        mask_mod: Its mask_mod.
+    """
+    queries, keys = map(int, lengths)
+    rows, columns = map(int, block_size)
+    count, indices, full_count, full_indices = tables
+    assert count is not None
+    assert indices is not None
+    partial = _block_table(count, indices, -(-keys // columns))
     full = torch.zeros_like(partial)
-    if block_mask.full_kv_num_blocks is not None and block_mask.full_kv_indices is not None:
-        full = _block_table(block_mask.full_kv_num_blocks, block_mask.full_kv_indices, columns)
-    return FlexBlockMask(partial | full, full, size, lengths, block_mask.mask_mod)  # pyright: ignore[reportArgumentType]
+    if full_count is not None and full_indices is not None:
+        full = _block_table(full_count, full_indices, -(-keys // columns))
+    return FlexBlockMask(partial | full, full, (rows, columns), (queries, keys), mask_mod)
 
 
 def _block_table(count: Tensor, indices: Tensor, columns: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 import torch
@@ -140,20 +141,29 @@ def to_spans(
     rule, offset = check_mask(mask, shape, offset, torch.device(device))
     batch, heads, queries, keys = shape
     step = max(1, max_cells // (batch * heads * keys))
-    blocks: list[tuple[Tensor, Tensor]] = []
-    for first in range(0, queries, step):
-        rows = slice(first, min(first + step, queries))
-        tile = Tile(slice(0, batch), slice(0, heads), rows, KeyRange(0, keys), offset, torch.device(device))
-        allowed = rule.allowed(tile)
-        lead = (1,) * (4 - allowed.ndim) + tuple(allowed.shape)
-        visible = allowed.reshape(lead).expand(*lead[:2], rows.stop - rows.start, keys).to(torch.int8)
-        steps = torch.nn.functional.pad(visible, (1, 1)).diff()  # 1 where a range starts, −1 where it stops
+
+    def blocks() -> Iterator[Tensor]:
+        for first in range(0, queries, step):
+            rows = slice(first, min(first + step, queries))
+            tile = Tile(slice(0, batch), slice(0, heads), rows, KeyRange(0, keys), offset, torch.device(device))
+            allowed = rule.allowed(tile)
+            lead = (1,) * (4 - allowed.ndim) + tuple(allowed.shape)
+            yield allowed.reshape(lead).expand(*lead[:2], rows.stop - rows.start, keys)
+
+    return spans_of_rows(blocks(), max_spans)
+
+
+def spans_of_rows(blocks: Iterable[Bool[Tensor, "batch heads rows keys"]], max_spans: int = 64) -> Spans | None:
+    """The ranges of keys in blocks of rows of a dense mask; None if a row has more than `max_spans`."""
+    parts: list[tuple[Tensor, Tensor]] = []
+    for allowed in blocks:
+        steps = torch.nn.functional.pad(allowed.to(torch.int8), (1, 1)).diff()  # 1 where a range starts, −1 after it
         count = int((steps > 0).sum(-1).max())
         if count > max_spans:
             return None
-        blocks.append((_indices(steps > 0, count), _indices(steps < 0, count)))
-    width = max(1, *(starts.shape[-1] for starts, _ in blocks))
-    sides = (torch.cat([_pad(each, width) for each in side], 2) for side in zip(*blocks, strict=True))
+        parts.append((_indices(steps > 0, count), _indices(steps < 0, count)))
+    width = max(1, *(starts.shape[-1] for starts, _ in parts))
+    sides = (torch.cat([_pad(each, width) for each in side], 2) for side in zip(*parts, strict=True))
     return Spans(*sides)
 
 

@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 
 from regard.checks import Checks
 from regard.errors import InvalidArgument
+from regard.ops.autograd import is_traced
 from regard.ops.measures.base import Block, BlockIndex, Measure
 from regard.ops.steps import Place, Step
 from regard.ops.tile import Index, Shape, index_size
@@ -138,18 +139,18 @@ class GroupPool(Measure):
 
     def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
         batch, _, queries, keys = shape
-        is_compiling = torch.compiler.is_compiling()  # values cannot be read then
+        can_read = not is_traced()
         for name, groups, size in (("query", self.query_groups, queries), ("key", self.key_groups, keys)):
             axis = "queries" if name == "query" else "keys"
             name = f"GroupPool.{name}_groups"
             shapes = {f"({axis},)": (size,), f"(batch, {axis})": (batch, size), f"(1, {axis})": (1, size)}
-            if checks.tensor(name, groups, "integer", shapes=shapes, device=device) and not is_compiling:
+            if checks.tensor(name, groups, "integer", shapes=shapes, device=device) and can_read:
                 low, high = int(groups.min()), int(groups.max())
                 checks.that(
                     low >= -1 and high >= 0,
                     f"{name}: expected groups from 0, at least one, and −1 for tokens to drop, got {low} to {high}",
                 )
-        if not is_compiling and not checks.problems:
+        if can_read and not checks.problems:
             self.num_groups = self._count_groups()  # the tensors may have changed since
 
     def check_unchanged(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from regard.ops.scores.additive import Additive as Additive
 from regard.ops.scores.base import Score as Score
+from regard.ops.scores.base import ScoreLike as ScoreLike
 from regard.ops.scores.base import Sum as Sum
 from regard.ops.scores.base import as_score as as_score
 from regard.ops.scores.bias import Alibi as Alibi
@@ -14,3 +15,5 @@ from regard.ops.scores.dot_product import ScaledDotProduct as ScaledDotProduct
 from regard.ops.scores.modifiers import Sinks as Sinks
 from regard.ops.scores.modifiers import SoftCap as SoftCap
 from regard.ops.scores.relative_key import RelativeKey as RelativeKey
+from regard.ops.scores.relative_query import RelativeQuery as RelativeQuery
+from regard.ops.scores.score_mod import ScoreMod as ScoreMod

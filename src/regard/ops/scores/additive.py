@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from types import MappingProxyType
 
 import torch
@@ -15,13 +14,8 @@ from regard.checks import Checks
 from regard.ops.scores.base import Key, Query, Score, Scores
 from regard.ops.tile import Shape, Tile
 
-ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
-    {
-        "tanh": torch.tanh,
-        "leaky_relu": partial(functional.leaky_relu, negative_slope=0.2),
-        "relu": functional.relu,
-        "sigmoid": torch.sigmoid,
-    }
+ACTIVATIONS: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
+    {"tanh": torch.tanh, "leaky_relu": functional.leaky_relu, "relu": functional.relu, "sigmoid": torch.sigmoid}
 )
 
 
@@ -32,11 +26,13 @@ class Additive(Score):
 
     Args:
         vector: v, (head_dim,), or (heads, head_dim) for one per head.
-        activation: f: ``"tanh"`` (Bahdanau), ``"leaky_relu"`` with slope 0.2 (GAT), ``"relu"`` or ``"sigmoid"``. With
-            head_dim = 1 and v = 1, leaky_relu gives GAT's LeakyReLU(a₁·h_i + a₂·h_j).
+        activation: f: ``"tanh"`` (Bahdanau), ``"leaky_relu"`` (GAT), ``"relu"`` or ``"sigmoid"``. With head_dim = 1 and
+            v = 1, leaky_relu gives GAT's LeakyReLU(a₁·h_i + a₂·h_j).
+        negative_slope: That of leaky_relu.
 
     Raises:
         InvalidArgument: If the activation is unknown.
+        InvalidType: If negative_slope is not a number.
 
     Memory:
         O(keys * head_dim) per row of a block, which therefore has fewer rows.
@@ -56,17 +52,21 @@ class Additive(Score):
 
     vector: Float[Tensor, "*heads head_dim"]
     activation: str = "tanh"
+    negative_slope: float = 0.2
 
     def __post_init__(self) -> None:
         checks = Checks()
+        checks.number("Additive.negative_slope", self.negative_slope)
         checks.choice("Additive.activation", self.activation, ACTIVATIONS)
         checks.raise_problems()
 
     def __call__(self, query: Query, key: Key, scale: float, tile: Tile) -> Scores:
         vector = self.vector[tile.heads][:, None, :, None] if self.vector.ndim == 2 else self.vector[:, None]
         sums = query[:, :, :, None] + (key if key.ndim == 5 else key[:, :, None])
+        f = ACTIVATIONS[self.activation]
+        activated = f(sums, self.negative_slope) if self.activation == "leaky_relu" else f(sums)
         # The query's dtype first: in half precision the product with the scale would round.
-        return (ACTIVATIONS[self.activation](sums) @ (vector.to(query.dtype) * scale))[..., 0]
+        return (activated @ (vector.to(query.dtype) * scale))[..., 0]
 
     def default_scale(self, head_dim: int) -> float:
         return 1.0

@@ -6,6 +6,7 @@ caps, then adds.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -21,6 +22,9 @@ from regard.ops.tile import Shape, Tile
 Query = Float[Tensor, "batch heads rows head_dim"]
 Key = Float[Tensor, " batch #heads *rows keys head_dim"]
 Scores = Float[Tensor, "#batch #heads #rows #keys"]
+
+ScoreModFunction = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+"""(score, b, h, q_idx, kv_idx) -> score, FlexAttention's `score_mod`."""
 
 
 class Score(Rule):
@@ -125,18 +129,32 @@ def _has_product(steps: list[Step]) -> bool:
     return steps[0].kind == "dot_product"
 
 
+ScoreLike = Score | str | ScoreModFunction
+"""What `score=` takes: a score, the name of one, FlexAttention's `score_mod`."""
+
+
 def as_score(score: Any) -> Score:
-    """The score that an argument means: a score, the name of one, or None for the scaled dot product.
+    """The score that an argument means.
+
+    Args:
+        score: A score, the name of one, FlexAttention's `score_mod`, a function (score, b, h, q_idx, kv_idx) -> score
+            of the scaled dot product, or None for the scaled dot product itself.
 
     Raises:
-        InvalidArgument: If the name is unknown or its class needs arguments.
-        InvalidType: If it is neither a score nor a name.
+        InvalidArgument: If the name is unknown or its class needs arguments, or the function cannot be used.
+        InvalidType: If it is something else.
     """
     if isinstance(score, Tensor):
         raise InvalidType(
             "score: expected a name or a Score, got a tensor; to add it to the scores, use "
             "score=regard.ScaledDotProduct() + regard.Bias(tensor)"
         )
+    if callable(score) and not isinstance(score, (type, Rule)):  # a mask or a measure may be callable, too
+        from regard.ops.scores.dot_product import ScaledDotProduct  # which build on this module
+        from regard.ops.scores.score_mod import ScoreMod
+
+        function: Any = score
+        return ScoreMod(ScaledDotProduct(), function)
     return resolve(Score, "scaled_dot_product" if score is None else score, "score")
 
 

@@ -16,7 +16,8 @@ class RelativeKey(Score):
     """Relative positions on the keys: r_ij = scale * q_i · a[clip(j − p_i, −k, k)], p_i the position of query i.
 
     Args:
-        table: a, (2k + 1, head_dim), or (heads, 2k + 1, head_dim) for one per head; row k + d is for distance d.
+        table: a, (2k + 1, head_dim), or (heads, 2k + 1, head_dim) for one per head, or (batch, heads, 2k + 1,
+            head_dim); row k + d is for distance d.
 
     The paper's vectors b on the values are added to the output: Σ_j P_ij b[clip(j − p_i, −k, k)] is the measure
     `DistanceHistogram(k)` times b, computed in the same pass.
@@ -42,7 +43,8 @@ class RelativeKey(Score):
     is_bias = True
 
     def __call__(self, query: Query, key: Key, scale: float, tile: Tile) -> Scores:
-        table = self.table[tile.heads] if self.table.ndim == 3 else self.table
+        table = self.table if self.table.ndim < 4 else self.table[tile.batch]
+        table = table[..., tile.heads, :, :] if table.ndim > 2 else table
         by_distance = (query * scale) @ table.to(query.dtype).mT  # (batch, heads, rows, 2k + 1)
         reach = self.table.shape[-2] // 2
         if tile.row_keys is not None:
@@ -56,7 +58,9 @@ class RelativeKey(Score):
             (by_distance[..., :1].expand(*lead, before), middle, by_distance[..., -1:].expand(*lead, after)), -1
         )
 
-    def steps(self, place: Place) -> list[Step]:
+    def steps(self, place: Place) -> list[Step] | None:
+        if self.table.ndim == 4:
+            return None
         reach = self.table.shape[-2] // 2
         return [Step("add_relative", (reach,), lambda: (with_four_axes(self.table.to(place.dtype)),))]
 
@@ -69,6 +73,7 @@ class RelativeKey(Score):
         shapes = {
             "(2k + 1, head_dim)": (distances, head_dim),
             "(heads, 2k + 1, head_dim)": (shape[1], distances, head_dim),
+            "(batch, heads, 2k + 1, head_dim)": (*shape[:2], distances, head_dim),
         }
         if checks.tensor("RelativeKey.table", self.table, "floating-point", shapes=shapes, device=device):
             checks.that(

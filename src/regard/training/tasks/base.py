@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor
 
 from regard.data.batching import ResumableLoader
+from regard.data.streaming import FilePart, StreamLoader
 from regard.data.token_dataset import FileHashes
 from regard.text.tokenizer import Tokenizer
 from regard.training.recipe import Recipe
@@ -54,6 +55,19 @@ class Task(ABC):
     @abstractmethod
     def loader(self, dataset: Any, **options: Any) -> ResumableLoader:
         """The batches of one process; options are those of `ResumableLoader`."""
+
+    def stream(self, parts: Sequence[FilePart], **options: Any) -> StreamLoader:
+        """The training batches of one process with ``data.streaming``; options are those of `StreamLoader`."""
+        raise NotImplementedError
+
+    def tokenizer_texts(self, texts: Iterable[str]) -> Iterator[str]:
+        """The texts, or their beginning, that a BPE is trained on."""
+        limit, total = self.recipe.tokenizer.max_characters, 0
+        for text in texts:
+            yield text
+            total += len(text)
+            if limit is not None and total >= limit:
+                return
 
     @abstractmethod
     def build_model(self) -> Any:

@@ -9,9 +9,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 from pydantic import AfterValidator, Discriminator, Field, Tag
+from torch import Tensor
 
 from regard.checks import Checks
-from regard.data.texts import TextDataset
+from regard.data.masking import IGNORE_INDEX
+from regard.data.texts import TextBatch, TextDataset
 from regard.models import Bert, BertConfig, load_config, load_model
 from regard.models.bert import CLASSIFIERS, Head
 from regard.models.checkpoint import resolve_folder
@@ -112,7 +114,7 @@ class BertTask(Task):
     def train_tokenizer(self) -> Tokenizer:
         folder = self.recipe.model.checkpoint
         if folder is None:
-            return train_bpe(self.training_texts(), self.recipe.tokenizer.vocab_size)
+            return train_bpe(self.tokenizer_texts(self.training_texts()), self.recipe.tokenizer.vocab_size)
         return Tokenizer.load(folder)
 
     def describe(self, dataset: TextDataset) -> str:
@@ -128,3 +130,13 @@ class BertTask(Task):
         check_vocab_size(tokenizer, pretrained.config.vocab_size, str(model.checkpoint))
         rates = model.model_dump(include={"dropout", "attention_dropout"}, exclude_none=True)
         return pretrained.with_head(head, labels, **rates).train()
+
+    def losses(self, model: Bert, batch: TextBatch) -> dict[str, Tensor]:
+        smoothing = self.recipe.loss.label_smoothing
+        return {"loss": model.loss(batch.input_ids, batch.lengths, batch.labels, label_smoothing=smoothing).loss}
+
+    def predict(self, model: Bert, batch: TextBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """The summed negative log-likelihood of the labels of a batch, the predicted labels and the true ones."""
+        loss = model.loss(batch.input_ids, batch.lengths, batch.labels, output_predictions=True)
+        assert loss.predictions is not None
+        return loss.nll, loss.predictions, batch.labels[batch.labels != IGNORE_INDEX]

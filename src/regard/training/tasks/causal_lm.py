@@ -14,17 +14,18 @@ from torch import Tensor
 
 from regard.checks import Checks
 from regard.data.batching import ResumableLoader
-from regard.data.blocks import BlockBatch, TokenStream, block_loader, read_text, tokenize_stream
+from regard.data.blocks import BlockBatch, TokenStream, block_loader, read_text, stream_blocks, tokenize_stream
+from regard.data.streaming import FilePart, StreamLoader
 from regard.metrics.classification import perplexity
 from regard.models import GPT, GPTConfig
-from regard.nn.linear_cross_entropy import TokenLoss
 from regard.text.tokenizer import Tokenizer, train_bpe, train_char
 from regard.training.recipe import VALID_LOSS, Metric, Recipe
 from regard.training.recipe_sections import (
+    Column,
     Count,
-    DataConfig,
     Fraction,
     ModelSection,
+    StreamedDataConfig,
     ValidationConfig,
     architecture_or,
 )
@@ -49,13 +50,16 @@ class LlamaSection(ModelSection, GPTConfig, derived=DERIVED_FIELDS, defaults=LLA
     architecture: Literal["llama"] = "llama"
 
 
-class TextDataConfig(DataConfig):
+class TextDataConfig(StreamedDataConfig):
     """The text."""
 
     valid_fraction: Fraction = 0.0
     """Without ``valid``: fraction of each training file's characters, at its end, that are held out for validation."""
+    text_column: Column = "text"
+    """Column of the texts in Parquet and JSON Lines; ``translation.en`` is ``en`` in the column ``translation``."""
     sample_by: Literal["document", "line"] = "document"
-    """Whether a file or a line is one document, which the end-of-text token closes."""
+    """Whether a file or a line is one document, which the end-of-text token closes; rows of Parquet and JSON Lines
+    always are."""
     block_size: Count = 256
     """Tokens of a row."""
     batch_size: Count = 32
@@ -94,6 +98,9 @@ class CausalLMRecipe(Recipe):
             checks.fail(f"data.block_size: expected at most model.max_seq_len={limit}, got {block_size}")
         if self.data.valid is not None and self.data.valid_fraction:
             checks.fail(f"data.valid_fraction: expected 0 with data.valid, got {self.data.valid_fraction}")
+        if self.is_streamed and self.data.valid_fraction:
+            expected = "expected 0 with data.streaming; pass the files to hold out as data.valid"
+            checks.fail(f"data.valid_fraction: {expected}, got {self.data.valid_fraction}")
 
 
 class CausalLMTask(Task):
@@ -104,16 +111,23 @@ class CausalLMTask(Task):
     valid_data: TokenStream | None
 
     def train_tokenizer(self) -> Tokenizer:
+        sample_by = self.recipe.data.sample_by
         if self.recipe.tokenizer.type == "char":  # of all text, so that validation has no unknown characters
-            lines = chain.from_iterable(read_text([*self.train_files, *self.valid_files]))
-            return train_char(lines, sample_by=self.recipe.data.sample_by)
-        lines = chain.from_iterable(read_text(self.train_files, (0.0, 1 - self.recipe.data.valid_fraction)))
-        return train_bpe(lines, self.recipe.tokenizer.vocab_size, sample_by=self.recipe.data.sample_by)
+            parts = read_text([*self.train_files, *self.valid_files], **self.reading)
+            return train_char(chain.from_iterable(parts), sample_by=sample_by)
+        parts = read_text(self.train_files, (0.0, 1 - self.recipe.data.valid_fraction), **self.reading)
+        texts = self.tokenizer_texts(chain.from_iterable(parts))
+        return train_bpe(texts, self.recipe.tokenizer.vocab_size, sample_by=sample_by)
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How the files are read."""
+        return {"sample_by": self.recipe.data.sample_by, **self.recipe.data.columns}
 
     def tokenize(self, files: Sequence[Path], split: Split, cache: Path) -> TokenStream:
         end = 1 - self.recipe.data.valid_fraction
         part = (end, 1.0) if split == "valid" and not self.valid_files else (0.0, end)
-        options = {"fraction_range": part, "sample_by": self.recipe.data.sample_by, "hashes": self.hashes}
+        options = {"fraction_range": part, "hashes": self.hashes, **self.reading}
         return tokenize_stream(files, self.tokenizer, cache, **options)
 
     def describe(self, dataset: TokenStream) -> str:
@@ -123,6 +137,11 @@ class CausalLMTask(Task):
         data = self.recipe.data
         return block_loader(dataset, data.block_size, data.batch_size, **options)
 
+    def stream(self, parts: Sequence[FilePart], **options: Any) -> StreamLoader:
+        data = self.recipe.data
+        sizes = {"block_size": data.block_size, "batch_size": data.batch_size, "buffer_size": data.buffer_size}
+        return stream_blocks(parts, self.tokenizer, **sizes, **self.reading, **options)
+
     def build_model(self) -> GPT:
         model: ModelSection = self.recipe.model
         eos_ids = () if self.tokenizer.eos_id is None else (self.tokenizer.eos_id,)
@@ -131,10 +150,12 @@ class CausalLMTask(Task):
         return GPT(model.build_config(self.tokenizer.vocab_size, sample_by=sample_by, **special_ids))
 
     def losses(self, model: GPT, batch: BlockBatch) -> dict[str, Tensor]:
-        return {"loss": _loss(model, batch, label_smoothing=self.recipe.loss.label_smoothing).loss}
+        return {
+            "loss": model.loss(batch.input_ids, batch.labels, label_smoothing=self.recipe.loss.label_smoothing).loss
+        }
 
     def validation_sums(self, model: GPT, batch: BlockBatch) -> Sequence[Tensor]:
-        loss = _loss(model, batch)
+        loss = model.loss(batch.input_ids, batch.labels)
         return loss.nll, loss.num_tokens
 
     def compute_metrics(self, model: GPT, sums: Sequence[float]) -> dict[str, float]:
@@ -142,8 +163,3 @@ class CausalLMTask(Task):
         nll, num_tokens = sums
         loss, bits = nll / num_tokens, nll / math.log(2) / max(self.valid_data.num_characters, 1)
         return {"valid_loss": loss, "perplexity": perplexity(loss), "bits_per_character": bits}
-
-
-def _loss(model: GPT, batch: BlockBatch, **options: Any) -> TokenLoss:
-    hidden, _ = model.forward_features(batch.input_ids)
-    return model.lm_head.loss(hidden, batch.labels, **options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,21 +11,24 @@ from torch import Tensor
 
 from regard.checks import Checks
 from regard.data.batching import ResumableLoader
-from regard.data.masking import masked_lm_loader
+from regard.data.masking import masked_lm_loader, stream_masked
+from regard.data.streaming import FilePart, StreamLoader
 from regard.data.texts import TextBatch, TextDataset, tokenize_texts
 from regard.errors import InvalidFile
 from regard.metrics.classification import perplexity
 from regard.models import Bert
-from regard.text.readers import read_lines
+from regard.text.tables import read_texts
 from regard.training.recipe import VALID_LOSS, Metric
-from regard.training.recipe_sections import Count, ValidationConfig
+from regard.training.recipe_sections import Column, Count, StreamedDataConfig, ValidationConfig
 from regard.training.tasks.base import Split
 from regard.training.tasks.bert import BertDataConfig, BertRecipe, BertTask
 
 
-class MaskedDataConfig(BertDataConfig):
-    """The texts, one per line."""
+class MaskedDataConfig(StreamedDataConfig, BertDataConfig):
+    """The texts, one per line or row."""
 
+    text_column: Column = "text"
+    """Column of the texts in Parquet and JSON Lines; ``translation.en`` is ``en`` in the column ``translation``."""
     max_tokens_per_batch: Count = 8000
     """Maximum size of a batch in tokens, with padding."""
     mlm_probability: Annotated[float, Field(gt=0, lt=1)] = 0.15
@@ -67,37 +69,49 @@ class MaskedLMTask(BertTask):
     recipe: MaskedLMRecipe
 
     def training_texts(self) -> Iterable[str]:
-        return itertools.chain.from_iterable(map(read_lines, self.train_files))
+        return (text for path in self.train_files for text in read_texts(path, self.recipe.data.text_column))
 
     def tokenize(self, files: Sequence[Path], split: Split, cache: Path) -> TextDataset:
-        options = {"max_length": self.recipe.data.max_length, "hashes": self.hashes}
+        options = {"max_length": self.recipe.data.max_length, "hashes": self.hashes, **self.recipe.data.columns}
         return tokenize_texts(files, self.tokenizer, cache, **options)
 
     def loader(self, dataset: TextDataset, **options: Any) -> ResumableLoader:
-        if self.tokenizer.mask_id is None:
-            raise InvalidFile(f"{self.recipe.model.checkpoint}: expected a tokenizer with a mask token, got none")
         return masked_lm_loader(
             dataset,
             self.recipe.data.max_tokens_per_batch,
             pad_id=self.tokenizer.pad_id,
-            mask_id=self.tokenizer.mask_id,
+            mask_id=self._mask_id,
             vocab_size=self.tokenizer.vocab_size,
             mlm_probability=self.recipe.data.mlm_probability,
             **options,
         )
 
+    def stream(self, parts: Sequence[FilePart], **options: Any) -> StreamLoader:
+        data = self.recipe.data
+        return stream_masked(
+            parts,
+            self.tokenizer,
+            data.max_tokens_per_batch,
+            mask_id=self._mask_id,
+            max_length=data.max_length,
+            buffer_size=data.buffer_size,
+            mlm_probability=data.mlm_probability,
+            text_column=data.text_column,
+            **options,
+        )
+
+    @property
+    def _mask_id(self) -> int:
+        if self.tokenizer.mask_id is None:
+            raise InvalidFile(f"{self.recipe.model.checkpoint}: expected a tokenizer with a mask token, got none")
+        return self.tokenizer.mask_id
+
     def build_model(self) -> Bert:
         return self.build_bert()
 
-    def losses(self, model: Bert, batch: TextBatch) -> dict[str, Tensor]:
-        smoothing = self.recipe.loss.label_smoothing
-        loss = model.masked_lm_loss(batch.input_ids, batch.lengths, batch.labels, label_smoothing=smoothing)
-        return {"loss": loss.loss}
-
-    def validation_sums(self, model: Bert, batch: TextBatch) -> Sequence[Tensor]:
-        loss = model.masked_lm_loss(batch.input_ids, batch.lengths, batch.labels, count_correct=True)
-        assert loss.num_correct is not None
-        return loss.nll, loss.num_tokens, loss.num_correct
+    def validation_sums(self, model: Bert, batch: TextBatch) -> Sequence[Tensor | int]:
+        nll, predicted, labels = self.predict(model, batch)
+        return nll, len(labels), (predicted == labels).sum()
 
     def compute_metrics(self, model: Bert, sums: Sequence[float]) -> dict[str, float]:
         nll, num_tokens, num_correct = sums

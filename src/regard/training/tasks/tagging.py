@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor
-from torch.nn import functional
 
 from regard.data.batching import ResumableLoader
 from regard.data.masking import IGNORE_INDEX
@@ -27,7 +26,7 @@ class TaggedDataConfig(BertDataConfig):
     """The sentences: CoNLL columns with the word first and its tag last, or JSON Lines of tokens and tags."""
 
     batch_size: Count = 32
-    """Sentences of a batch."""
+    """Sentences of a batch, which are of similar length."""
 
 
 class TaggingValidationConfig(ValidationConfig):
@@ -87,20 +86,14 @@ class TaggingTask(BertTask):
     def build_model(self) -> Bert:
         return self.build_bert(self.labels)
 
-    def losses(self, model: Bert, batch: TextBatch) -> dict[str, Tensor]:
-        logits, labels = _logits(model, batch)
-        return {"loss": functional.cross_entropy(logits, labels, label_smoothing=self.recipe.loss.label_smoothing)}
-
     def validation_sums(self, model: Bert, batch: TextBatch) -> Sequence[float]:
         """The negative log-likelihood, the numbers of words and of correct tags, and three numbers of each type."""
-        logits, labels = _logits(model, batch)
-        loss = functional.cross_entropy(logits, labels, reduction="sum")
-        predicted = logits.argmax(-1)
+        nll, predicted, labels = self.predict(model, batch)
         sizes = (batch.labels != IGNORE_INDEX).sum(1).tolist()
         true_tags, predicted_tags = (self._sentences(tags, sizes) for tags in (labels, predicted))
         counts = count_spans(true_tags, predicted_tags)
         spans = [number for label in self.span_labels for number in counts.get(label, SpanCounts(0, 0, 0))]
-        return [float(loss), len(labels), int((predicted == labels).sum()), *spans]
+        return [float(nll), len(labels), int((predicted == labels).sum()), *spans]
 
     def _sentences(self, tags: Tensor, sizes: Sequence[int]) -> list[list[str]]:
         """The names of the tags of all words, as sentences of some sizes."""
@@ -110,11 +103,3 @@ class TaggingTask(BertTask):
         nll, num_words, num_correct, *spans = sums
         counts = [SpanCounts(*map(int, spans[start : start + 3])) for start in range(0, len(spans), 3)]
         return {"valid_loss": nll / num_words, "accuracy": 100 * num_correct / num_words, **span_f1(counts)}
-
-
-def _logits(model: Bert, batch: TextBatch) -> tuple[Tensor, Tensor]:
-    """The logits (words, tags) and the tags (words,) of the first tokens of all words."""
-    logits = model(batch.input_ids, batch.lengths).logits
-    assert logits is not None
-    is_first = batch.labels != IGNORE_INDEX
-    return logits[is_first].float(), batch.labels[is_first]

@@ -13,21 +13,23 @@ from torch import Tensor, distributed
 
 from regard.checks import Checks
 from regard.data.batching import ResumableLoader, padding_fraction
-from regard.data.pairs import PairBatch, PairDataset, collate_sources, pair_loader, tokenize_pairs
-from regard.errors import InvalidFile, short_repr
+from regard.data.pairs import PairBatch, PairDataset, collate_sources, pair_loader, stream_pairs, tokenize_pairs
+from regard.data.streaming import FilePart, StreamLoader
+from regard.errors import InvalidArgument, InvalidFile, short_repr
 from regard.generation.greedy import greedy
 from regard.metrics.translation import corpus_scores
-from regard.models import Attentions, EncoderDecoder, RNNSearchConfig, TransformerConfig
+from regard.models import EncoderDecoder, RNNSearchConfig, TransformerConfig
 from regard.models.architectures import model_from_config
-from regard.nn.linear_cross_entropy import TokenLoss
-from regard.text.readers import group_references, read_pairs
+from regard.text.readers import check_pair_files, group_references, read_pairs
+from regard.text.tables import is_table
 from regard.text.tokenizer import Tokenizer, train_translation_bpe
 from regard.training.recipe import VALID_LOSS, Metric, Recipe
 from regard.training.recipe_sections import (
+    Column,
     Count,
-    DataConfig,
     DataPath,
     ModelSection,
+    StreamedDataConfig,
     ValidationConfig,
     architecture_or,
     sequence_of,
@@ -44,7 +46,9 @@ ALIGNMENT_KEY = "attention_loss.alignment.file"
 BLEU_BATCH_SIZE = 64
 
 
-PairPaths = Annotated[tuple[DataPath, ...], sequence_of("one TSV or a list of two line-aligned files", 1, 2)]
+PairPaths = Annotated[
+    tuple[DataPath, ...], sequence_of("one TSV, a list of two line-aligned files, or Parquet or JSON Lines files")
+]
 
 
 @config_class
@@ -61,13 +65,17 @@ class RNNSearchSection(ModelSection, RNNSearchConfig, derived=TOKENIZER_FIELDS):
     architecture: Literal["rnn_search"] = "rnn_search"
 
 
-class PairDataConfig(DataConfig):
+class PairDataConfig(StreamedDataConfig):
     """The sentence pairs."""
 
     train: PairPaths
-    """One TSV (source, tab, target) or two line-aligned files, plain or .gz."""
+    """One TSV (source, tab, target) or two line-aligned files, plain or .gz; or .parquet, .jsonl or .json files."""
     valid: PairPaths | None = None
     """The same for validation; without it there is no validation and no ``best`` model."""
+    source_column: Column = "source"
+    """Column of the sources in Parquet and JSON Lines; ``translation.en`` is ``en`` in the column ``translation``."""
+    target_column: Column = "target"
+    """Column of the targets."""
     max_length: Count = 128
     """Training pairs with more tokens on a side are skipped; their number is logged."""
     max_tokens_per_batch: Count = 8000
@@ -117,6 +125,13 @@ class TranslationRecipe(Recipe):
 
     def check(self, checks: Checks) -> None:
         super().check(checks)
+        for key, paths in [(key, paths) for key, paths in super().files.items() if paths]:
+            try:
+                check_pair_files(paths)
+            except InvalidArgument as error:
+                checks.fail(str(error).replace("files", key, 1))
+        if self.is_streamed:
+            self._check_streamed(checks)
         length, max_tokens, max_seq_len = self.data.max_length, self.data.max_tokens_per_batch, self.model.max_seq_len
         for name, limit in (("data.max_tokens_per_batch", max_tokens), ("model.max_seq_len", max_seq_len)):
             expected = f"expected at most {limit - 1}, which leaves room for the end token in {name}={limit}"
@@ -128,6 +143,17 @@ class TranslationRecipe(Recipe):
         if monitor != "valid_loss" and not self.validation.bleu_sentences:
             expected = f"expected at least 1 for the monitor {short_repr(monitor)}"
             checks.fail(f"validation.bleu_sentences: {expected}, got 0; or monitor 'valid_loss'")
+
+    def _check_streamed(self, checks: Checks) -> None:
+        if len(self.data.train) > 1 and not any(map(is_table, self.data.train)):
+            example = " ".join(map(str, self.data.train[:2]))
+            checks.fail(
+                "data.streaming: expected False with two line-aligned files, as parts of them are not aligned, got "
+                f"True; join them: `paste {example} > train.tsv`"
+            )
+        if ALIGNMENT_KEY in self.files:
+            expected = "expected none with data.streaming, which does not read pairs in the order of its lines"
+            checks.fail(f"{ALIGNMENT_KEY}: {expected}, got {self.attention_loss.alignment.file}")
 
 
 class TranslationTask(Task):
@@ -143,8 +169,8 @@ class TranslationTask(Task):
         self._logged_signatures = False
 
     def train_tokenizer(self) -> Tokenizer:
-        texts = (text for pair in read_pairs(self.train_files) for text in pair)
-        return train_translation_bpe(texts, self.recipe.tokenizer.vocab_size)
+        texts = (text for pair in read_pairs(self.train_files, **self.recipe.data.columns) for text in pair)
+        return train_translation_bpe(self.tokenizer_texts(texts), self.recipe.tokenizer.vocab_size)
 
     def tokenize(self, files: Sequence[Path], split: Split, cache: Path) -> PairDataset:
         if split == "train":
@@ -152,7 +178,12 @@ class TranslationTask(Task):
         else:  # only pairs that fit no batch or not the model are skipped
             limits = self.recipe.data.max_tokens_per_batch, self.recipe.model.max_seq_len
             max_length, alignments = min(limits) - 1, None
-        options = {"max_length": max_length, "alignments": alignments, "hashes": self.hashes}
+        options = {
+            "max_length": max_length,
+            "alignments": alignments,
+            "hashes": self.hashes,
+            **self.recipe.data.columns,
+        }
         return tokenize_pairs(files, self.tokenizer, cache, **options)
 
     def describe(self, dataset: PairDataset) -> str:
@@ -177,7 +208,8 @@ class TranslationTask(Task):
     def _bleu_references(self) -> tuple[dict[str, list[str]], int]:
         """Source sentences to translate, with their references, and the number of those that are too long."""
         count = self.recipe.validation.bleu_sentences
-        references = group_references(read_pairs(self.valid_files)) if self.valid_files and count else {}
+        pairs = read_pairs(self.valid_files, **self.recipe.data.columns) if self.valid_files and count else ()
+        references = group_references(pairs)
         ids = self.tokenizer.encode(list(references))
         limit = self._max_source_tokens
         fitting = [item for item, row in zip(references.items(), ids, strict=True) if len(row) <= limit]
@@ -189,6 +221,11 @@ class TranslationTask(Task):
     def loader(self, dataset: PairDataset, **options: Any) -> ResumableLoader:
         return pair_loader(dataset, self.recipe.data.max_tokens_per_batch, **options)
 
+    def stream(self, parts: Sequence[FilePart], **options: Any) -> StreamLoader:
+        data = self.recipe.data
+        limits = {"max_length": data.max_length, "buffer_size": data.buffer_size}
+        return stream_pairs(parts, self.tokenizer, data.max_tokens_per_batch, **limits, **data.columns, **options)
+
     def build_model(self) -> EncoderDecoder:
         model: ModelSection = self.recipe.model
         config = model.build_config(self.tokenizer.vocab_size)
@@ -196,12 +233,12 @@ class TranslationTask(Task):
         return model_from_config(config)
 
     def losses(self, model: EncoderDecoder, batch: PairBatch) -> dict[str, Tensor]:
-        keep = bool(self.attention_losses.configs)
-        loss, attentions = _forward(model, batch, self.recipe.loss.label_smoothing, output_attentions=keep)
+        smoothing, keep = self.recipe.loss.label_smoothing, bool(self.attention_losses.configs)
+        loss, attentions = model.loss(*_inputs(batch), label_smoothing=smoothing, output_attentions=keep)
         return {"loss": loss.loss, **self.attention_losses(attentions, batch)}
 
     def validation_sums(self, model: EncoderDecoder, batch: PairBatch) -> Sequence[Tensor]:
-        loss, _ = _forward(model, batch, label_smoothing=0.0)
+        loss, _ = model.loss(*_inputs(batch))
         return loss.nll, loss.num_tokens
 
     def compute_metrics(self, model: EncoderDecoder, sums: Sequence[float]) -> dict[str, float]:
@@ -221,6 +258,9 @@ class TranslationTask(Task):
         """Greedy translations; every process computes a part and receives all."""
         is_parallel = distributed.is_available() and distributed.is_initialized()
         rank, world_size = (distributed.get_rank(), distributed.get_world_size()) if is_parallel else (0, 1)
+        from regard.training.divided_model import whole_model  # loads torch's checkpoints, which takes a second
+
+        whole: Any = whole_model(model, everywhere=True)
         device = next(model.parameters()).device
         ids = self.tokenizer.encode(sources)
         order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
@@ -228,7 +268,7 @@ class TranslationTask(Task):
         tokens: dict[int, list[int]] = {}
         for indices in batches[rank::world_size]:
             input_ids, lengths = collate_sources([ids[index] for index in indices])
-            hypotheses = greedy(model, input_ids.to(device), lengths.to(device))
+            hypotheses = greedy(whole, input_ids.to(device), lengths.to(device))
             tokens |= {index: hypothesis.tokens for index, hypothesis in zip(indices, hypotheses, strict=True)}
         if world_size > 1:
             parts: list[Any] = [None] * world_size
@@ -237,10 +277,5 @@ class TranslationTask(Task):
         return self.tokenizer.decode([tokens[index] for index in range(len(ids))])
 
 
-def _forward(
-    model: EncoderDecoder, batch: PairBatch, label_smoothing: float, *, output_attentions: bool = False
-) -> tuple[TokenLoss, Attentions]:
-    inputs = batch.input_ids, batch.decoder_input_ids, batch.lengths
-    hidden, attentions = model.forward_features(*inputs, output_attentions=output_attentions)
-    options = {"label_smoothing": label_smoothing, "ignore_index": model.config.pad_id}
-    return model.lm_head.loss(hidden, batch.labels, **options), attentions
+def _inputs(batch: PairBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return batch.input_ids, batch.decoder_input_ids, batch.lengths, batch.labels

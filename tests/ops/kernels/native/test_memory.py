@@ -84,7 +84,7 @@ def test_sanitizers_find_nothing(sanitized):
     code = (
         f"from regard.native.library import library; assert library().level == {path.stem!r}; "
         f"assert {str(path)!r} in open('/proc/self/maps').read(); "
-        f"import sys; sys.argv[1:] = ['plain', '0', '8', '1']; from {CALLS} import main; main()"
+        f"import sys; sys.argv[1:] = ['plain', '0', '16', '1']; from {CALLS} import main; main()"
     )
     completed = run(*python("-c", code), env=environment)
     assert completed.returncode == 0, completed.stderr[-6000:]

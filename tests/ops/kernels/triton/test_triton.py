@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +17,10 @@ from regard.errors import KernelNotSupported
 from regard.ops import attend
 from regard.ops.kernels.base import KernelInputs
 from regard.ops.kernels.dispatch import KERNELS
+from regard.ops.kernels.triton import kernel as kernel_module
+from regard.ops.kernels.triton import pack
 from regard.ops.kernels.triton.kernel import Triton
+from regard.ops.kernels.triton.pack import precision
 from regard.ops.masks import Neighbors, Spans
 from regard.ops.measures import BlockMean, Entropy, TopK
 from regard.ops.request import make_request
@@ -26,6 +30,7 @@ has_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None and not (sys.platform == "linux" and os.environ.get("CI") == "true"),
     reason="Triton is not installed",
 )
+CPU = torch.device("cpu")
 QUERY = torch.randn(2, 2, 5, 8)
 ARCHITECTURES = ["sm_80", "sm_90", "sm_100", "gfx942"] if everything() else ["sm_90"]
 
@@ -43,9 +48,14 @@ def run_helper(root, name, *arguments, **environment):
 
 
 @has_triton
-@pytest.mark.parametrize("check", ["conformance", "reads", "dropout", "sizes", "undefined", "divergence", "needed"])
-def test_the_interpreted_kernel_gives_what_the_definition_says(root, check):
-    run_helper(root, "triton_interpreter.py", f"{check}: ", TRITON_INTERPRET="1")
+@pytest.mark.parametrize("checks", ["conformance", "reads dropout sizes undefined divergence needed offsets"])
+def test_the_interpreted_kernel_gives_what_the_definition_says(root, checks):
+    run_helper(root, "triton_interpreter.py", *(f"{check}: " for check in checks.split()), TRITON_INTERPRET="1")
+
+
+@has_triton
+def test_the_compiler_takes_every_rule_measure_and_read(root):
+    run_helper(root, "triton_front_end.py")
 
 
 @has_triton
@@ -66,6 +76,29 @@ def test_a_machine_without_a_device_says_so():
 def test_triton_is_not_imported_with_the_package():
     code = "import regard, sys; regard.ops.attend; assert 'triton' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_gpu_of_the_tensors_counts_not_the_first_one(monkeypatch):
+    capabilities = (7, 5), (9, 0)
+    monkeypatch.setattr(kernel_module, "_too_old_reason", kernel_module._too_old_reason.__wrapped__)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(capabilities))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capabilities[device.index])
+    reason = "it needs compute capability 8.0, the GPU has 7.5"
+    assert kernel_module._unavailable_reason.__wrapped__() is None
+    assert kernel_module._too_old_reason(torch.device("cuda", 0)) == reason
+    assert kernel_module._too_old_reason(torch.device("cuda", 1)) is None
+    capabilities = (7, 5), (7, 5)
+    assert kernel_module._unavailable_reason.__wrapped__() == reason
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_tf32_is_named_for_float32_alone_and_where_triton_has_it(dtype, monkeypatch):
+    """Triton refuses the name on most of AMD's GPUs, in half precision, too."""
+    monkeypatch.setattr(torch.backends, "cuda", SimpleNamespace(matmul=SimpleNamespace(fp32_precision="tf32")))
+    assert precision(dtype, CPU) == ("tf32" if dtype == torch.float32 else "ieee")
+    monkeypatch.setattr(pack, "has_tf32", lambda device: False)
+    assert precision(dtype, CPU) == "ieee"
 
 
 @pytest.mark.parametrize(

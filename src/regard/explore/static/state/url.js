@@ -167,14 +167,18 @@ function lowestEntropyHead({ scores, headIndices }) {
 /** Keep the address and the store the same, both ways. @param {Store} store @param {Recording} recording @param {Fields} fields */
 export function bindAddress(store, recording, fields, place = window) {
   let timer = 0;
-  const write = () => place.history.replaceState(null, "", `#${toFragment(store.get(), recording, fields)}`);
+  const write = () => {
+    clearTimeout(timer);
+    place.history.replaceState(null, "", `#${toFragment(store.get(), recording, fields)}`);
+  };
   store.subscribe((state, before) => {
     if (state === before || toFragment(state, recording, fields) === toFragment(before, recording, fields)) return;
     clearTimeout(timer);
     timer = setTimeout(write, PAUSE);
   });
-  place.addEventListener("hashchange", () => {
-    store.set(fromFragment(place.location.hash, recording, fields));
+  place.addEventListener("hashchange", ({ newURL }) => {
+    // Not the location's hash: a change that waited may have been written between the navigation and this event.
+    store.set(fromFragment(new URL(newURL).hash, recording, fields));
     write();
   });
   if (place.location.hash) write(); // without what the link named and is not here

@@ -104,7 +104,7 @@ document.addEventListener("keydown", (event) => {
   const direction = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
   if (direction) show(state.step + direction);
 });
-addEventListener("hashchange", () => follow(location.hash));
+addEventListener("hashchange", ({ newURL }) => follow(new URL(newURL).hash));
 let width = document.body.clientWidth;
 new ResizeObserver(() => {
   if (document.body.clientWidth === width) return;

@@ -22,12 +22,13 @@ import { describeRange, describeShades, describeWeight } from "#views/image_text
 
 const DIRECTIONS = { from: "what it attends to", to: "what attends to it" };
 const OPACITY = 0.7;
+const MAX_OTHERS = 60; // buttons
 
 /** @type {ViewDefinition} */
 export default {
   name: "image",
   title: "Image",
-  help: "The model’s input image, cut into patches. The shade of a patch is the attention that it receives from the selected patch, or gives to it, relative to the largest. If no patch is selected, it is the attention of the class token.",
+  help: "The model’s input image, cut into patches. The shade of a patch is the attention that it receives from the selected patch, or gives to it, relative to the largest. If nothing is selected, it is the attention of the class token, or of the last token of a text behind the image. Other tokens are listed above it.",
   unit: "token",
   urlFields: { direction: oneOf(Object.keys(DIRECTIONS)), opacity: fraction(OPACITY) },
   isAvailable: ({ texts, layers }) => "image" in texts && layers.some((layer) => gridOf(layer) !== null),
@@ -96,7 +97,10 @@ class ImageView {
     if (this.pointed === null && hover?.token?.sequence === layer.querySequence) return [hover.token.index];
     const selected = state.tokens.filter(({ sequence }) => sequence === layer.querySequence).map(({ index }) => index);
     if (selected.length) return selected;
-    if (gridOf(layer)?.first !== 0) return [0];
+    const grid = gridOf(layer);
+    const last = queries.length - 1;
+    if (grid && !grid.patchOf.has(last)) return [last]; // a text behind the image
+    if (!grid?.patchOf.has(0)) return [0];
     // A server would send every row of them.
     return head?.isRemote ? [queries.length >> 1] : queries.tokens.map((_, index) => index);
   }
@@ -115,12 +119,12 @@ class ImageView {
     const at = this.pointed ?? hoveredToken(view.state);
     const { image, canvas } = this;
     drawPatches(canvas, layout, { weights: weights.tokens, tokens, at, image, state: view.state });
-    Object.assign(canvas.dataset, grid);
+    Object.assign(canvas.dataset, { rows: grid.rows, columns: grid.columns });
     const shades = describeShades(view.queries, tokens, view.state.direction);
     const size = `${grid.rows} × ${grid.columns} patches, shaded by ${shades}`;
     canvas.setAttribute("aria-label", `${size}. Arrow keys move from patch to patch, Enter selects one.`);
-    this.explain(`Shades: ${shades}, ${describeRange(weights, grid.first, view.recording.isServed)}`);
-    this.showOthers(weights.tokens, tokens, grid.first);
+    this.explain(`Shades: ${shades}, ${describeRange(weights, grid, view.recording.isServed)}`);
+    this.showOthers(weights.tokens, tokens, grid);
     this.showTip(weights.tokens, at, layout);
     const spoken = this.pointed === null ? "" : this.describe(this.pointed, weights.tokens);
     if (this.spoken.textContent !== spoken) this.spoken.textContent = spoken;
@@ -136,16 +140,19 @@ class ImageView {
     return `${tokenName(this.view.queries, index)}: ${describeWeight(weights[index])}`;
   }
 
-  /** Buttons for the tokens before the patches, such as the class token. @param {TokenWeight[]} weights @param {number[]} tokens @param {number} count */
-  showOthers(weights, tokens, count) {
+  /** Buttons for the tokens that are no patches, such as the class token, or a text. @param {TokenWeight[]} weights @param {number[]} tokens @param {PatchGrid} grid */
+  showOthers(weights, tokens, grid) {
     const { others, view } = this;
-    while (others.childElementCount > count) others.lastElementChild?.remove();
-    while (others.childElementCount < count) {
-      const index = others.childElementCount;
-      const select = (/** @type {MouseEvent} */ event) => this.select(index, event);
-      others.append(button("", "", select));
+    const rest = weights.flatMap((_, index) => (grid.patchOf.has(index) ? [] : [index])).slice(-MAX_OTHERS);
+    while (others.childElementCount > rest.length) others.lastElementChild?.remove();
+    while (others.childElementCount < rest.length) {
+      const select = (/** @type {MouseEvent} */ event) => this.select(Number(node.dataset.token), event);
+      const node = button("", "", select);
+      others.append(node);
     }
-    for (const [index, node] of [...others.children].entries()) {
+    for (const [place, node] of [...others.children].entries()) {
+      const index = rest[place];
+      /** @type {HTMLElement} */ (node).dataset.token = String(index);
       const value = element("span", { class: "value" }, describeWeight(weights[index]));
       node.replaceChildren(tokenName(view.queries, index), " ", value);
       node.setAttribute("aria-pressed", String(tokens.includes(index) && tokens.length < weights.length));
@@ -156,8 +163,9 @@ class ImageView {
   showTip(weights, at, layout) {
     const { tip, view } = this;
     const { grid, width, height } = layout;
-    tip.hidden = at === null || at < grid.first;
-    if (at === null || at < grid.first) return;
+    const patch = at === null ? undefined : grid.patchOf.get(at);
+    tip.hidden = patch === undefined;
+    if (at === null || patch === undefined) return;
     const { state } = weights[at];
     const note = (/** @type {string} */ text) => element("span", { class: "rank" }, text);
     const value = describeWeight(weights[at]);
@@ -166,7 +174,7 @@ class ImageView {
       state === "known" ? element("span", { class: "value" }, value) : note(value),
       ...(state === "unknown" ? [note(view.recording.isServed ? "loading …" : "not fully stored in this file")] : []),
     );
-    placeTip(tip, boxOfPatch(at - grid.first, layout), { width, height });
+    placeTip(tip, boxOfPatch(patch, layout), { width, height });
   }
 
   /** Pointing at a patch is pointing at a weight; if several tokens are shown, at the patch. @param {number | null} index */
@@ -191,7 +199,7 @@ class ImageView {
     const { grid, width, height } = this.layout;
     const [row, column] = [Math.floor((offsetY / height) * grid.rows), Math.floor((offsetX / width) * grid.columns)];
     const isInside = row >= 0 && column >= 0 && row < grid.rows && column < grid.columns;
-    return isInside ? grid.first + row * grid.columns + column : null;
+    return isInside ? grid.tokens[row * grid.columns + column] : null;
   }
 
   listen() {
@@ -209,7 +217,7 @@ class ImageView {
       this.point(index);
     });
     canvas.addEventListener("focus", () => {
-      if (this.layout && canvas.matches(":focus-visible")) this.point(clampToken(this.cursor, this.layout.grid));
+      if (this.layout && canvas.matches(":focus-visible")) this.point(patchToken(this.cursor, this.layout.grid));
     });
     canvas.addEventListener("blur", () => this.point(null));
     canvas.addEventListener("keydown", (event) => {
@@ -220,7 +228,7 @@ class ImageView {
 
   /** @param {KeyboardEvent} event @param {PatchGrid} grid @returns {boolean} whether the key means something */
   press(event, grid) {
-    const from = clampToken(this.cursor, grid);
+    const from = patchToken(this.cursor, grid);
     const to = neighborPatch(event.key, from, grid);
     if (event.key === "Enter" || event.key === " ") this.select(from, event);
     else if (event.key === "Escape") this.view.set({ tokens: [] });
@@ -272,15 +280,15 @@ function addCells(cells, share) {
   return { state, weight: sum(known, "weight"), error: sum(known, "error"), upperBound: sum(visible, "upperBound") };
 }
 
-/** @param {number | null} token @param {PatchGrid} grid */
-function clampToken(token, { first, rows, columns }) {
-  return clamp(token ?? first, first, first + rows * columns - 1);
+/** The token itself if it is a patch, otherwise the first patch. @param {number | null} token @param {PatchGrid} grid */
+function patchToken(token, { tokens, patchOf }) {
+  return token !== null && patchOf.has(token) ? token : tokens[0];
 }
 
 /** The patch to which a key leads; null if it leads nowhere. @param {string} key @param {number} token @param {PatchGrid} grid */
-function neighborPatch(key, token, { first, rows, columns }) {
-  const at = { row: Math.floor((token - first) / columns), column: (token - first) % columns };
-  const to = moveInGrid(key, at, { columns, page: rows });
+function neighborPatch(key, token, { rows, columns, tokens, patchOf }) {
+  const patch = patchOf.get(token) ?? 0;
+  const to = moveInGrid(key, { row: Math.floor(patch / columns), column: patch % columns }, { columns, page: rows });
   if (!to) return null;
-  return first + clamp(to.row, 0, rows - 1) * columns + clamp(to.column, 0, columns - 1);
+  return tokens[clamp(to.row, 0, rows - 1) * columns + clamp(to.column, 0, columns - 1)];
 }

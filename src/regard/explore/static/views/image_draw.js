@@ -55,15 +55,17 @@ export function drawPatches(canvas, layout, drawing) {
     context.filter = "none";
   }
   context.globalAlpha = image ? state.opacity : 1;
-  drawShades(context, layout, weights.slice(grid.first), state, style);
+  const patches = grid.tokens.map((token) => weights[token]);
+  drawShades(context, layout, patches, state, style);
   context.globalAlpha = 1;
-  drawMarks(context, layout, weights.slice(grid.first), style);
-  const outlined = tokens.length < weights.length ? tokens : [];
-  for (const token of outlined) {
-    if (token >= grid.first) drawOutline(context, boxOfPatch(token - grid.first, layout), style, "--ink");
-  }
-  if (at === null || at < grid.first) return;
-  drawOutline(context, boxOfPatch(at - grid.first, layout), style, state.direction === "from" ? "--out" : "--in");
+  drawMarks(context, layout, patches, style);
+  /** @type {(token: number | null, color: string) => void} */
+  const outline = (token, color) => {
+    const patch = token === null ? undefined : grid.patchOf.get(token);
+    if (patch !== undefined) drawOutline(context, boxOfPatch(patch, layout), style, color);
+  };
+  for (const token of tokens.length < weights.length ? tokens : []) outline(token, "--ink");
+  outline(at, state.direction === "from" ? "--out" : "--in");
 }
 
 /** Shades are relative to the largest weight, as the weights of many patches are all small. @param {CanvasRenderingContext2D} context @param {ImageLayout} layout @param {TokenWeight[]} patches @param {import("#state/store.js").State} state @param {CSSStyleDeclaration} style */

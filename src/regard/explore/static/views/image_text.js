@@ -4,6 +4,7 @@ import { patchGrid, tokenName } from "#data/patches.js";
 import { formatWeight } from "#ui/format.js";
 
 /**
+ * @import { PatchGrid } from '#data/patches.js'
  * @import { Sequence } from '#data/sequence.js'
  * @import { TokenWeight, Weights } from '#views/image.js'
  */
@@ -33,13 +34,14 @@ export function describeShades(text, tokens, direction) {
 /** @param {Sequence} text @param {number[]} tokens */
 function nameOf(text, tokens) {
   if (tokens.length <= MAX_NAMED) return tokens.map((index) => tokenName(text, index)).join(" and ");
-  const first = patchGrid(text)?.first ?? 0;
-  return `${tokens.length} ${tokens.every((index) => index >= first) ? "patches" : "tokens"}`;
+  const grid = patchGrid(text);
+  return `${tokens.length} ${tokens.every((index) => grid?.patchOf.has(index)) ? "patches" : "tokens"}`;
 }
 
-/** The largest weight of the patches, what they add up to, and what is not known of them. @param {Weights} weights @param {number} first  The token of the first patch. @param {boolean} isServed */
-export function describeRange({ tokens, total }, first, isServed) {
-  const [others, patches] = [tokens.slice(0, first), tokens.slice(first)];
+/** The largest weight of the patches, what they add up to, and what is not known of them. @param {Weights} weights @param {PatchGrid} grid @param {boolean} isServed */
+export function describeRange({ tokens, total }, grid, isServed) {
+  const others = tokens.filter((_, index) => !grid.patchOf.has(index));
+  const patches = grid.tokens.map((token) => tokens[token]);
   const [{ state }] = patches;
   if ((state === "hidden" || state === "masked") && patches.every((each) => each.state === state))
     return `all ${state}.`;

@@ -94,6 +94,9 @@ class Native(DifferentiableKernel):
         call = forward_call(packer, inputs, output, results, lse, seed)
         call.cache_bytes = self.cache_bytes or second_level_bytes()
         self._library().run(call)
+        preparation = getattr(inputs, "preparation", None)
+        if preparation is not None:
+            preparation.prepare(self._library, packer, call, results)
         return ForwardResult(output, results, () if lse is None else (lse,))
 
     def backward(

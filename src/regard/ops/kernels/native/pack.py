@@ -60,10 +60,16 @@ SUPPORT = StepSupport(KINDS, frozenset(DTYPES), MAX_TOPK, MAX_MASK_DEPTH, max_ma
 
 
 class Packer:
-    """Writes structures, and keeps the tensors alive that they point to."""
+    """Writes structures, and keeps the tensors alive that they point to, except those of the inputs.
+
+    Attributes:
+        kept: What follows from the rules.
+        scratch: Memory that the library writes to and nobody reads afterwards.
+    """
 
     def __init__(self) -> None:
-        self._kept: list[Any] = []
+        self.kept: list[Any] = []
+        self.scratch: list[Tensor] = []
 
     def gradient(self, kind: str, tensor: Tensor | None) -> Tensor | None:
         """Where the gradient of a step's tensor goes; None if it is not needed, as in a forward pass."""
@@ -71,14 +77,14 @@ class Packer:
 
     def keep(self, thing: Any) -> Any:
         """Keep something alive as long as this packer."""
-        self._kept.append(thing)
+        self.kept.append(thing)
         return thing
 
     def strided(self, tensor: Tensor | None) -> Strided:
         """A tensor with four axes, whose axes of size 1 are broadcast; None for none."""
         if tensor is None:
             return Strided()
-        self._kept.append(tensor)
+        self.kept.append(tensor)
         strides = [0 if size == 1 else stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
         return Strided(tensor.data_ptr(), *strides, DTYPES.get(tensor.dtype, 0))
 
@@ -98,7 +104,6 @@ class Packer:
         """What a weight matrix is made from."""
         request, steps = inputs.request, inputs.steps
         batch, heads, queries, keys = request.shape
-        self._kept.append(request)
         assert steps.score is not None
         scores, sinks = [*map(self._score_step, steps.score[1:])], request.score.sinks  # the first is the dot product
         matrix = NativeMatrix(
@@ -193,7 +198,8 @@ class Packer:
         by_chunk = None
         if chunks > 1:
             batch, heads, keys = result.shape[:3]
-            by_chunk = self.keep(result.new_empty(batch, heads, chunks, keys, width)).data_ptr()
+            self.scratch.append(result.new_empty(batch, heads, chunks, keys, width))
+            by_chunk = self.scratch[-1].data_ptr()
         address = result.data_ptr() + 4 * column
         return MeasureCall(
             kind, width=width, values=self.strided(rows), result=address, by_chunk=by_chunk, stride=columns

@@ -52,7 +52,8 @@ class Backward:
             inputs = with_leaves(inputs, needed)
         self._inputs, self._launch = inputs, launch
         self._leaves = [tensor for tensor, need in zip(tensors_in(inputs), needed, strict=True) if need]
-        self._output, self._lse = saved
+        self._output, lse = saved
+        self._lse = lse.contiguous()  # a transform or a compiled program may change strides
         self._sums: list[tuple[Tensor, Tensor]] = []
         """Tensors of rules, and their gradients before those are summed over axes that are broadcast."""
         with torch.set_grad_enabled(self._is_tracked):

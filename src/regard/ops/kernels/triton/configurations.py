@@ -153,6 +153,14 @@ def architecture(device: torch.device) -> str:
     return "sm_100" if major == 10 else "sm_90" if major == 9 else "sm_80"
 
 
+@lru_cache(maxsize=64)
+def has_tf32(device: torch.device) -> bool:
+    """Whether Triton multiplies in TF32 there; of AMD's GPUs, on one architecture."""
+    if device.type != "cuda" or torch.version.hip is None:
+        return True
+    return torch.cuda.get_device_properties(device).gcnArchName.startswith("gfx942")
+
+
 def tiles(name: str, query: Tensor, value_dim: int, load: int) -> Tiles:
     """The tiles of a pass.
 
@@ -166,9 +174,16 @@ def tiles(name: str, query: Tensor, value_dim: int, load: int) -> Tiles:
     width = bisect_left(WIDTHS, max(query.shape[3], value_dim))
     row = TABLE[architecture(query.device)][kind][width][bisect_left(LOADS, load)]
     place = PASSES.index(name)
-    found = CANDIDATES[name][int(row[place])]
-    queries = query.shape[2]
-    return found._replace(queries=16, warps=4) if queries <= 16 else found
+    return for_queries(CANDIDATES[name][int(row[place])], name, query.shape[2])
+
+
+def for_queries(found: Tiles, name: str, queries: int) -> Tiles:
+    """The tiles of a pass, with fewer rows for few queries; passes with wide sums keep their warps."""
+    if queries > 16:
+        return found
+    if name in ("columns", "backward queries", "backward keys"):
+        return found._replace(queries=16)
+    return found._replace(queries=16, warps=2 if name == "topk" else 4)
 
 
 def next_power_of_two(number: int) -> int:

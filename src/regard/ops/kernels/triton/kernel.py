@@ -52,7 +52,8 @@ class Triton(DifferentiableKernel):
     def unsupported_reasons(self, inputs: KernelInputs) -> Iterator[str]:
         """Also: no GPU or no Triton."""
         if not torch.compiler.is_compiling():  # a program that runs without Triton has the fallback
-            reason = self.unavailable_reason()
+            device = inputs.request.query.device
+            reason = self.unavailable_reason() or (_too_old_reason(device) if device.type == "cuda" else None)
             if reason is not None:
                 yield reason
         yield from super().unsupported_reasons(inputs)
@@ -66,7 +67,8 @@ class Triton(DifferentiableKernel):
 
     def inefficient_reasons(self, inputs: KernelInputs) -> Iterator[str]:
         """Products in float32 without TF32, whose tiles are slower than the vendor's matrix products."""
-        if precision(inputs.request.query.dtype) == "ieee":
+        query = inputs.request.query
+        if query.dtype == torch.float32 and precision(query.dtype, query.device) == "ieee":
             yield "blocks of rows are faster in float32 without TF32"
 
     def saved_specs(self, inputs: KernelInputs) -> Sequence[Spec]:
@@ -138,11 +140,18 @@ def _unavailable_reason() -> str | None:
         return "torch finds no CUDA or ROCm device"
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed; install it with: pip install triton"
-    if torch.version.hip is None:
-        capability = torch.cuda.get_device_capability()
-        if capability < MIN_CAPABILITY:
-            return f"it needs compute capability {_version(MIN_CAPABILITY)}, the GPU has {_version(capability)}"
-    return None
+    reasons = [_too_old_reason(torch.device("cuda", index)) for index in range(torch.cuda.device_count())]
+    return reasons[0] if all(reasons) else None
+
+
+@lru_cache(maxsize=64)
+def _too_old_reason(device: torch.device) -> str | None:
+    if torch.version.hip is not None:
+        return None
+    capability = torch.cuda.get_device_capability(device)
+    if capability >= MIN_CAPABILITY:
+        return None
+    return f"it needs compute capability {_version(MIN_CAPABILITY)}, the GPU has {_version(capability)}"
 
 
 def _version(capability: tuple[int, int]) -> str:

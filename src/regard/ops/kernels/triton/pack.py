@@ -11,13 +11,13 @@ from torch import Tensor
 
 from regard.ops.kernels.base import KernelInputs
 from regard.ops.kernels.blocks import block_key_ranges
-from regard.ops.kernels.triton.configurations import Tiles, next_power_of_two, tiles
+from regard.ops.kernels.triton.configurations import Tiles, has_tf32, next_power_of_two, tiles
 from regard.ops.kernels.triton.launch import Function
 from regard.ops.masks.key_ranges import KeyRanges
 from regard.ops.request import AttentionRequest
 from regard.ops.steps import Step
 
-LOADS = {"lse": 0, "max": 0, "histogram": 2, "divergence": 3}
+LOADS = {"lse": 0, "max": 0, "histogram": 3, "divergence": 3}
 """What a measure counts, where that is not 1, against the registers of a program."""
 
 MIN_SCALE = 1e-30
@@ -79,7 +79,7 @@ class PackedMatrix:
             "SCORE": self.score.functions,
             "D": head_dim,
             "D_PAD": padded(head_dim),
-            "PRECISION": precision(self.query.dtype),
+            "PRECISION": precision(self.query.dtype, self.query.device),
         }
 
     def tiles(self, name: str, measures: Iterable[Function], value_dim: int = 0, others: int = 0) -> Tiles:
@@ -272,7 +272,7 @@ def padded(width: int) -> int:
     return max(16, next_power_of_two(width)) if width else 0
 
 
-def precision(dtype: torch.dtype) -> str:
-    """How float32 is multiplied, as in torch's matrix products."""
-    is_exact = dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32"
-    return "ieee" if is_exact else "tf32"
+def precision(dtype: torch.dtype, device: torch.device) -> str:
+    """How products are computed: of float32 as torch does. For others it has no effect, but Triton checks the name."""
+    is_tf32 = dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision == "tf32" and has_tf32(device)
+    return "tf32" if is_tf32 else "ieee"

@@ -105,6 +105,6 @@ def column_measure(step: Step, results: Sequence[Tensor], request: AttentionRequ
     total = rows.shape[3]
     for first in range(0, total, MAX_PRODUCT_COLUMNS):
         count = min(MAX_PRODUCT_COLUMNS, total - first)
-        constants = (first, count, padded(count), precision(torch.float32))
+        constants = (first, count, padded(count), precision(torch.float32, rows.device))
         function = Function("columns.KINDS", "transposed", (constants,))
         yield PackedMeasure(function, (strided(rows), total), tuple(results))

@@ -98,4 +98,4 @@ def is_kept(low, high, k, threshold):
     x = k.to(tl.uint32) * 0x9E3779B9 + low
     x = (x ^ (x >> 16)) * 0x7FEB352D
     x = (x ^ high ^ (x >> 15)) * 0x846CA68B
-    return (x ^ (x >> 16)) >= threshold.to(tl.uint32)
+    return (x ^ (x >> 16)) >= tl.cast(threshold, tl.uint32)  # which the compiler knows where it is 1
