@@ -119,7 +119,8 @@ class Sum(Score, name="_sum"):  # made by +, not by name
         return None if _has_product(second) else [*first, *second]
 
     def workspace_per_cell(self, head_dim: int) -> int:
-        return max(self.left.workspace_per_cell(head_dim), self.right.workspace_per_cell(head_dim))
+        # The left scores are held while the right ones are computed.
+        return max(self.left.workspace_per_cell(head_dim), 1 + self.right.workspace_per_cell(head_dim))
 
     def __repr__(self) -> str:
         return f"{self.left!r} + {self.right!r}"
