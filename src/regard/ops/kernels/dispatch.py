@@ -44,12 +44,16 @@ def select_kernel(inputs: KernelInputs, choice: str | Kernel | None = None) -> K
 
 
 def prepare(inputs: KernelInputs, choice: str | Kernel | None = None) -> Kernel | PreparedCall:
-    """What runs a call: the kernel that `select_kernel` finds, or a call like it that is ready to run again."""
+    """What runs a call: the kernel that `select_kernel` finds, or what a call like it was prepared with."""
+    preparation = None
     if choice is None and not is_traced():
-        inputs.preparation = preparation_for(inputs)
-        if inputs.preparation is not None and inputs.preparation.call is not None:
-            return inputs.preparation.call
-    return select_kernel(inputs, choice)
+        preparation = inputs.preparation = preparation_for(inputs)
+        if preparation is not None and preparation.call is not None:
+            return preparation.call
+    kernel = select_kernel(inputs, choice)
+    if preparation is not None and kernel is SDPA:
+        preparation.call = SDPA
+    return kernel
 
 
 def as_kernel(choice: str | Kernel) -> Kernel:

@@ -14,6 +14,7 @@ from helpers.ops import cases
 from regard.diagnostics.cases import SHAPES, Shape
 from regard.native.library import library
 from regard.ops import attend, weights
+from regard.ops.kernels import dispatch
 from regard.ops.kernels.native import prepared
 from regard.ops.kernels.native.prepared import PreparedCall
 from regard.ops.masks import Causal, Mask, Padding, Window
@@ -90,6 +91,25 @@ def test_the_output_is_that_of_sdpa(runs):
         output = attend(query, key, value, mask=Causal(), measure="entropy").output
         torch.testing.assert_close(output, scaled_dot_product_attention(query, key, value, is_causal=True))
     assert len(runs) == 2
+
+
+def test_sdpa_is_selected_once(runs, monkeypatch):
+    selected = []
+    select = dispatch.select_kernel
+    monkeypatch.setattr(dispatch, "select_kernel", lambda *call: selected.append(call) or select(*call))
+    shape = Shape(1, 2, 2, 5, 5, 16, 16)
+    for seed in range(3):
+        query, key, value = tensors(shape, seed)
+        for causal in (False, True):
+            output = attend(query, key, value, mask=Causal() if causal else None).output
+            torch.testing.assert_close(output, scaled_dot_product_attention(query, key, value, is_causal=causal))
+    assert len(selected) == 2
+    query.requires_grad_()
+    attend(query, key, value).output.sum().backward()
+    attend(query.detach(), key, value, dropout=0.5)
+    assert query.grad is not None
+    assert len(selected) == 4
+    assert not runs
 
 
 def test_whatever_a_call_follows_from_is_compared(runs):

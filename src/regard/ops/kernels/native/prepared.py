@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from regard.native.library import Library, MeasureCall, NativeCall
-from regard.ops.kernels.base import KernelInputs, Measured
+from regard.ops.kernels.base import Kernel, KernelInputs, Measured
 from regard.ops.kernels.native.pack import Packer
 from regard.ops.kernels.results import MeasureResults, unflatten
 from regard.ops.tree import structure
@@ -69,10 +69,10 @@ class PreparedCall:
 
 
 class Preparation:
-    """Where the call is kept that belongs to a key of `preparation_for`, from its second use on."""
+    """What computes the calls of a key of `preparation_for`: SDPA, or from its second use on a native call."""
 
     def __init__(self) -> None:
-        self.call: PreparedCall | None = None
+        self.call: Kernel | PreparedCall | None = None
         self.is_repeated = False
 
     def prepare(
