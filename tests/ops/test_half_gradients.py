@@ -57,6 +57,7 @@ HOLDERS = {  # by class and attribute: shape of the tensor, and what makes the r
     (RelativeKey, "table of sequences"): ((BATCH, HEADS, 3, DIM), lambda t: DOT + RelativeKey(t)),
     (RelativeQuery, "table"): ((5, DIM), lambda t: DOT + RelativeQuery(t)),
     (RelativeQuery, "table of heads"): ((HEADS, 3, DIM), lambda t: DOT + RelativeQuery(t)),
+    (RelativeQuery, "table of sequences"): ((BATCH, HEADS, 3, DIM), lambda t: DOT + RelativeQuery(t)),
     (Bilinear, "weight"): ((DIM, DIM), lambda t: Bilinear(t)),
     (Bilinear, "weight of heads"): ((HEADS, DIM, DIM), lambda t: Bilinear(t)),
     (Additive, "vector"): ((DIM,), lambda t: Additive(t)),
@@ -94,8 +95,8 @@ def test_every_rule_that_can_hold_a_floating_point_tensor_is_tested():
         and any(kind in str(annotation) for kind in ("Float[", "Shaped[", "Any", "Score"))
     }
     derived = {(KLDivergence, "lse")}  # made of `request`
-    # A modifier inherits the score that it modifies.
-    holding |= {(cls, "score") for cls in (SoftCap, Sinks)}
+    # A modifier inherits the score that it modifies, and a relative score the table.
+    holding |= {(cls, "score") for cls in (SoftCap, Sinks)} | {(cls, "table") for cls in (RelativeKey, RelativeQuery)}
     tested = {(cls, name.split(" ")[0].rstrip(",")) for cls, name in HOLDERS if cls.builtin}
     assert holding - derived == tested
 

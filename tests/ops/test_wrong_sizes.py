@@ -48,7 +48,7 @@ RULES = {  # how a tensor of a shape is made, and the rule of it; shapes that fi
     "Bias": (floats, lambda t: DOT + Bias(t), [(N, M), (H, N, M), (B, H, N, M), (B, 1, 1, M), (M,), (N, 1)]),
     "Sinks": (floats, lambda t: Sinks(DOT, t), [(H,)]),
     "RelativeKey": (floats, lambda t: DOT + RelativeKey(t), [(5, D), (H, 5, D), (B, H, 5, D)]),
-    "RelativeQuery": (floats, lambda t: DOT + RelativeQuery(t), [(5, D), (H, 5, D)]),
+    "RelativeQuery": (floats, lambda t: DOT + RelativeQuery(t), [(5, D), (H, 5, D), (B, H, 5, D)]),
     "Bilinear": (floats, lambda t: Bilinear(t), [(D, D), (H, D, D)]),
     "Additive": (floats, lambda t: Additive(t), [(D,), (H, D)]),
     "DenseMask": (bools, lambda t: DenseMask(t), [(N, M), (H, N, M), (B, H, N, M), (B, 1, 1, M), (M,), (N, 1)]),

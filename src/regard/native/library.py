@@ -39,7 +39,7 @@ MaskKind = IntEnum(
 )
 """Steps of a mask, as in csrc/call.h."""
 
-ScoreKind = IntEnum("ScoreKind", "ADD_BIAS ADD_DISTANCES ADD_RELATIVE SOFT_CAP", start=0)
+ScoreKind = IntEnum("ScoreKind", "ADD_BIAS ADD_DISTANCES ADD_RELATIVE_KEY ADD_RELATIVE_QUERY SOFT_CAP", start=0)
 """Steps of a score, as in csrc/call.h."""
 
 MeasureKind = IntEnum(

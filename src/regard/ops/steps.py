@@ -12,7 +12,8 @@ Of a score, in the order in which they apply:
     dot_product: always the first.
     add_bias: + tensor (…, queries, keys).
     add_distances: shift; + tensor (1, heads, 1, distances) at j − p_i + shift.
-    add_relative: reach k; + scale * q_i · tensor (1, heads, 2k + 1, head_dim) at clip(j − p_i, −k, k) + k.
+    add_relative_key: reach k; + scale * q_i · tensor (batch, heads, 2k + 1, head_dim) at clip(j − p_i, −k, k) + k.
+    add_relative_query: the same with k_j in place of q_i.
     soft_cap: cap; cap * tanh(s / cap).
 Of a measure one, named as the measure or its formula; the classes of measures say what it holds.
 """

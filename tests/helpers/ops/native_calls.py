@@ -41,7 +41,7 @@ from regard.ops.measures import (
     TopK,
     TransposedProduct,
 )
-from regard.ops.scores import Alibi, Bias, RelativeKey, ScaledDotProduct, Sinks, SoftCap, T5RelativeBias
+from regard.ops.scores import Alibi, Bias, RelativeKey, RelativeQuery, ScaledDotProduct, Sinks, SoftCap, T5RelativeBias
 from regard.ops.tree import map_float_tensors, tensors_in
 
 Allocate = Callable[[Tensor], Tensor]
@@ -116,6 +116,11 @@ SCORES: dict[str, Callable[[Allocate, int, int, int], Any]] = {
 RELATIVE: dict[str, Callable[[Allocate, int, int], Any]] = {  # from heads and head_dim
     "relative": lambda allocate, h, dim: ScaledDotProduct() + RelativeKey(allocate(torch.randn(7, dim))),
     "relative of heads": lambda allocate, h, dim: ScaledDotProduct() + RelativeKey(allocate(torch.randn(h, 129, dim))),
+    "relative query": lambda allocate, h, dim: ScaledDotProduct() + RelativeQuery(allocate(torch.randn(7, dim))),
+    "relative, both": lambda allocate, h, dim: (
+        SoftCap(ScaledDotProduct() + RelativeQuery(allocate(torch.randn(BATCH, h, 259, dim))), 9.0)
+        + RelativeKey(allocate(torch.randn(BATCH, h, 15, dim)))
+    ),
 }
 MEASURES: dict[str, Callable[[Allocate, int, int, int, int], dict[str, str | Measure]]] = {  # ..., and head_dim
     "none": lambda allocate, h, n, m, dim: {},

@@ -214,6 +214,30 @@ def divergence():
             yield (mask, other_mask, name), lambda rules=rules: both(partial(run, **rules), query, key)
 
 
+def relative():
+    """Tables of each sequence and head, and shared ones; a soft-cap after them, and parts of a matrix."""
+    query, key, value = random((2, 2, 17, 16), (2, 1, 40, 16), (2, 1, 40, 8))
+
+    def score(tables):
+        return regard.ScaledDotProduct() + regard.RelativeQuery(tables[0]) + regard.RelativeKey(tables[1])
+
+    def run(kernel, key, *tables):
+        options = {"score": regard.SoftCap(score(tables), 3.0), "mask": regard.Window(30, 9), "scale": 0.2}
+        own = query.to(key.dtype), key, value.to(key.dtype)
+        att = regard.attend(*own, **options, measure=["entropy", "received"], kernel=kernel)
+        return {"output": att.output, **att.measured}
+
+    def part(kernel, key, tables):
+        own = score([table.to(key.dtype) for table in tables])
+        W = regard.weights(query.to(key.dtype), key, score=own, kernel=kernel)
+        return {"part": W.at(batch=[1, 0], heads=[1], queries=[5, 16, 0]).dense()}
+
+    for axes, reach in (((), 0), ((2,), 60), ((2, 2), 5)):
+        tables = random((*axes, 2 * reach + 1, 16), (*axes, 3, 16))
+        yield (axes, reach), lambda tables=tables: both(run, key, *tables)
+        yield ("part", axes, reach), lambda tables=tables: both(partial(part, tables=tables), key)
+
+
 def needed():
     """Gradients of one tensor alone, and without a gradient of the output."""
     tensors = random((1, 2, 20, 16), (1, 1, 30, 16), (1, 2, 30, 8))
@@ -276,7 +300,7 @@ def far_results(query, key, value, bias, gradient):
     return {"output": output, "received": results.whole("received")[0], **dict(zip(names, sums, strict=True))}
 
 
-CHECKS = [conformance, reads, dropout, sizes, undefined, divergence, needed, offsets]
+CHECKS = [conformance, reads, dropout, sizes, undefined, divergence, relative, needed, offsets]
 
 
 def main():

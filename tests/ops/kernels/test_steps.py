@@ -16,7 +16,7 @@ from regard.ops.masks import Causal, FlexBlockMask, Mask, MaskMod, Neighbors, Wi
 from regard.ops.measures import Entropy, KLDivergence, Mass, Measure, TransposedProduct
 from regard.ops.request import make_request
 from regard.ops.rules import Rule, builtin_classes, has_steps
-from regard.ops.scores import Additive, Bias, Bilinear, RelativeQuery, ScaledDotProduct, Score, ScoreMod
+from regard.ops.scores import Additive, Bias, Bilinear, ScaledDotProduct, Score, ScoreMod
 from regard.ops.steps import Step
 from regard.ops.tree import subtrees
 
@@ -26,7 +26,7 @@ QUERY, KEY = (torch.randn(BATCH, HEADS, tokens, DIM, generator=RANDOM) for token
 TABLE = torch.randn(BATCH, HEADS, QUERIES, KEYS, generator=RANDOM)
 REQUEST = make_request(QUERY, KEY)
 
-WITHOUT_STEPS = {Neighbors, MaskMod, FlexBlockMask, RelativeQuery, ScoreMod, Bilinear, Additive}
+WITHOUT_STEPS = {Neighbors, MaskMod, FlexBlockMask, ScoreMod, Bilinear, Additive}
 """Computed by blockwise, sparse and the reference only."""
 
 IN_CASES = (

@@ -52,6 +52,7 @@ class Backward {
         grad_key.clear();
         grad_value.clear();
         grad_sink = 0;
+        score_gradients.start(b, h);
         chunk_index = (b * matrix.heads + h) * call.chunks + chunk;
         const int64_t stop = std::min((chunk + 1) * call.chunk_rows, matrix.queries);
         for (int64_t first = chunk * call.chunk_rows; first < stop; first += max_rows)
@@ -60,6 +61,7 @@ class Backward {
             grad_key.write(call.key_gradient + chunk_index * matrix.keys * matrix.head_dim, matrix.keys);
         if (call.value_gradient)
             grad_value.write(call.value_gradient + chunk_index * matrix.keys * call.value_dim, matrix.keys);
+        score_gradients.finish(chunk_index);
         if (call.sinks_gradient) call.sinks_gradient[chunk_index] = grad_sink;
     }
 
@@ -103,7 +105,9 @@ class Backward {
         for (int64_t r = 0; r < count; r++) differentiate_softmax(r);
         for (const MeasurePointer& measure : measures) measure->gradient_of_scores(rows, grad_weights.get());
         if (grad_value.count) add_to_values();
-        score_gradients.compute(grad_weights.get(), chunk_index);
+        if (call.query_gradient) std::memset(grad_query.get(), 0, 4 * count * padded_dim);
+        score_gradients.compute(grad_weights.get(), chunk_index, call.query_gradient ? grad_query.get() : nullptr,
+                                padded_dim, grad_key);
         if (grad_key.count) add_to_keys();
         if (call.query_gradient) write_queries();
     }
@@ -245,9 +249,8 @@ class Backward {
                                      sums.columns(panel));
     }
 
-    // dQ = scale dS K
+    // dQ = scale dS K, beside what the steps of the score have added
     void write_queries() {
-        std::memset(grad_query.get(), 0, 4 * rows.count() * padded_dim);
         rows.for_consecutive_blocks([&](int64_t a, int64_t stop) {
             const int64_t key = rows.first_key(a);
             const int64_t keys = std::min<int64_t>((stop - a) * KEY_BLOCK, matrix.keys - key);
@@ -263,9 +266,7 @@ class Backward {
         for (int64_t r = 0; r < rows.count(); r++) {
             float* to = call.query_gradient + scores.row_offset(r) * matrix.head_dim;
             const float* from = grad_query.get() + r * padded_dim;
-            const float* relative = score_gradients.query_gradient(r);
-            for (int64_t f = 0; f < matrix.head_dim; f++)
-                to[f] = matrix.scale * (from[f] + (relative ? relative[f] : 0));
+            for (int64_t f = 0; f < matrix.head_dim; f++) to[f] = matrix.scale * from[f];
         }
     }
 

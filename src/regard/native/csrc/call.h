@@ -28,11 +28,12 @@ struct Strided {
     KIND(DENSE)         /* where first[b, h, i, j] is not 0; bool */                                \
     KIND(AND) KIND(OR) KIND(NOT)
 
-#define REGARD_SCORE_KINDS(KIND)                                                                     \
-    KIND(ADD_BIAS)      /* + values[b, h, i, j] */                                                   \
-    KIND(ADD_DISTANCES) /* + values[h, j - position + shift] */                                      \
-    KIND(ADD_RELATIVE)  /* + scale * query . values[h, clip(j - position, -shift, shift) + shift] */ \
-    KIND(SOFT_CAP)      /* cap * tanh(score / cap) */
+#define REGARD_SCORE_KINDS(KIND)                                                                             \
+    KIND(ADD_BIAS)           /* + values[b, h, i, j] */                                                      \
+    KIND(ADD_DISTANCES)      /* + values[h, j - position + shift] */                                         \
+    KIND(ADD_RELATIVE_KEY)   /* + scale * query . values[b, h, clip(j - position, -shift, shift) + shift] */ \
+    KIND(ADD_RELATIVE_QUERY) /* + scale * key . values[b, h, clip(j - position, -shift, shift) + shift] */   \
+    KIND(SOFT_CAP)           /* cap * tanh(score / cap) */
 
 // A step of a mask, in postfix order; `first` and `second` mean what the kind says.
 enum MaskKind : int64_t { REGARD_MASK_KINDS(REGARD_ENUMERATE) };

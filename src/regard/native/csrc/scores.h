@@ -7,6 +7,7 @@
 
 #include "gemm.h"
 #include "mask.h"
+#include "relative.h"
 #include "tensor.h"
 
 namespace regard {
@@ -30,8 +31,14 @@ class Scores {
             std::memset(keys.get(), 0, 4 * key_blocks * KEY_BLOCK * key_floats);
             std::memset(query_bf16_pairs.get(), 0, 4 * max_rows * key_floats);
         }
-        for (int64_t s = 0; s < matrix.score_steps; s++)
-            if (matrix.scores[s].kind == ADD_RELATIVE) relative.resize(2 * matrix.scores[s].shift + 1);
+        for (int64_t s = 0; s < matrix.score_steps; s++) {
+            if (!is_relative(matrix.scores[s])) continue;
+            relative.emplace_back(matrix.scores[s], matrix.head_dim);
+            if (matrix.scores[s].kind == ADD_RELATIVE_QUERY && !key_rows) {
+                key_rows = allocate(KEY_BLOCK * matrix.head_dim);
+                std::memset(key_rows.get(), 0, 4 * KEY_BLOCK * matrix.head_dim);  // a last block has fewer
+            }
+        }
     }
 
     // How many blocks of keys some consecutive rows may attend to at most.
@@ -44,6 +51,7 @@ class Scores {
 
     // Prepare for the keys of a head, which are copied into panels when a row needs them.
     void pack(int64_t b, int64_t h) {
+        for (RelativeVectors& vectors : relative) vectors.read(batch_of_rules(b), head_of_rules(h));
         const int64_t head = b * matrix.kv_heads + matrix.kv_head(h);
         if (packed == head) return;
         packed = head;
@@ -130,10 +138,16 @@ class Scores {
                 multiply_panel<false>(queries.get(), key_floats, 1, panel, PANEL, to + j, width, rows, key_floats,
                                       columns);
         }
-        for (int64_t s = 0; s < matrix.score_steps; s++)
+        size_t num_relative = 0;
+        for (int64_t s = 0; s < matrix.score_steps; s++) {
+            if (is_relative(matrix.scores[s])) {
+                add_relative(relative[num_relative++], a, to, width);
+                continue;
+            }
             for (int64_t r = 0; r < rows; r++)
                 change(matrix.scores[s], r, active[a] * KEY_BLOCK, to + r * width,
                        slopes ? slopes + r * width : nullptr);
+        }
         if (!is_full[a])
             for (int64_t r = 0; r < rows; r++) apply_mask(bits(a, r), to + r * width);
     }
@@ -160,6 +174,7 @@ class Scores {
     // Of a row in a contiguous tensor (batch, heads, queries).
     int64_t row_offset(int64_t r) const { return (b * matrix.heads + h) * matrix.queries + first + r; }
 
+    int64_t batch_of_rules(int64_t batch) const { return matrix.batch_index ? matrix.batch_index[batch] : batch; }
     int64_t head_of_rules(int64_t head) const { return matrix.head_index ? matrix.head_index[head] : head; }
     int64_t row_of_rules(int64_t r) const { return matrix.row_index ? matrix.row_index[first + r] : first + r; }
     int64_t position(int64_t r) const { return row_of_rules(r) + matrix.offset; }
@@ -201,9 +216,8 @@ class Scores {
         is_full.clear();
         mask_rows.clear();
         if (!matrix.mask.count) return;
-        const int64_t batch_of_rules = matrix.batch_index ? matrix.batch_index[b] : b;
         for (int64_t r = 0; r < rows; r++)
-            mask_rows.emplace_back(matrix.mask, matrix.keys, batch_of_rules, head_of_rules(h), row_of_rules(r),
+            mask_rows.emplace_back(matrix.mask, matrix.keys, batch_of_rules(b), head_of_rules(h), row_of_rules(r),
                                    position(r));
     }
 
@@ -242,8 +256,8 @@ class Scores {
     void change(const ScoreStep& step, int64_t r, int64_t start, float* scores, float* slopes) {
         const int64_t count = std::min(KEY_BLOCK, matrix.keys - start), head = head_of_rules(h);
         if (step.kind == ADD_BIAS) {
-            const int64_t batch = matrix.batch_index ? matrix.batch_index[b] : b;
-            const float* from = at<float>(step.values, batch, head, row_of_rules(r)) + start * step.values.column;
+            const float* from =
+                at<float>(step.values, batch_of_rules(b), head, row_of_rules(r)) + start * step.values.column;
             if (step.values.column == 1)
                 for (int64_t j = 0; j < count; j++) scores[j] += from[j];
             else
@@ -251,8 +265,6 @@ class Scores {
         } else if (step.kind == ADD_DISTANCES) {
             const float* from = at<float>(step.values, 0, head, 0) + start - position(r) + step.shift;
             for (int64_t j = 0; j < count; j++) scores[j] += from[j];
-        } else if (step.kind == ADD_RELATIVE) {
-            add_relative(step, r, start, count, scores);
         } else {
             for (int64_t j = 0; j < KEY_BLOCK; j += LANES) {
                 const Floats t = tanh(load(scores + j) / step.cap);
@@ -262,17 +274,31 @@ class Scores {
         }
     }
 
-    // Shaw's relative positions: one product for each distance, once a row.
-    void add_relative(const ScoreStep& step, int64_t r, int64_t start, int64_t count, float* scores) {
-        const int64_t reach = step.shift, p = position(r);
-        const float* query = queries.get() + r * matrix.head_dim;
-        const int64_t low = std::clamp(start - p, -reach, reach),
-                      high = std::clamp(start + count - 1 - p, -reach, reach);
-        for (int64_t distance = low; distance <= high; distance++) {
-            const float* vector = at<float>(step.values, 0, head_of_rules(h), distance + reach);
-            relative[distance + reach] = product_of(query, vector, matrix.head_dim);
+    void add_relative(RelativeVectors& vectors, size_t a, float* to, int64_t width) {
+        const int64_t start = active[a] * KEY_BLOCK, keys = count_keys(a);
+        const bool is_key = vectors.step.kind == ADD_RELATIVE_KEY;
+        if (!is_key)
+            read_rows(matrix.key, b, matrix.kv_head(h), start, start + keys, matrix.head_dim, key_rows.get(),
+                      matrix.head_dim, matrix.scale);
+        for (int64_t r = 0, count; r < rows; r += count) {
+            count = count_consecutive(r, is_key ? RELATIVE_GROUP : RELATIVE_ROWS);
+            const int64_t distance = start - position(r + count - 1);
+            if (is_key) {
+                const float* from = queries.get() + r * matrix.head_dim;
+                vectors.add_to_rows(from, count, distance, to + r * width, width);
+            } else {
+                for (int64_t j = 0; j < keys; j += RELATIVE_GROUP)
+                    vectors.add_to_columns(key_rows.get() + j * matrix.head_dim, count, distance + j,
+                                           to + r * width + j, width);
+            }
         }
-        for (int64_t j = 0; j < count; j++) scores[j] += relative[std::clamp(start + j - p, -reach, reach) + reach];
+    }
+
+    // How many rows from one on have consecutive positions, up to a limit.
+    int64_t count_consecutive(int64_t r, int64_t most) const {
+        int64_t count = 1;
+        while (count < most && r + count < rows && position(r + count) == position(r) + count) count++;
+        return count;
     }
 
     static void apply_mask(uint64_t bits, float* scores) {
@@ -287,7 +313,8 @@ class Scores {
     std::vector<uint64_t> masks;  // of each row, by active block
     std::vector<MaskRow> mask_rows;
     std::vector<int64_t> slots;
-    std::vector<float> relative;
+    std::vector<RelativeVectors> relative;  // of the steps that have some, in order
+    FloatArray key_rows;                    // of a block, times the scale
 };
 
 }  // namespace regard

@@ -48,7 +48,7 @@ class StepSupport:
         if steps is None:
             return _without_steps(rule)
         reasons: list[str] = []
-        kinds, depth, num_relative = self.kinds[base], 0, 0
+        kinds, depth = self.kinds[base], 0
         if base is Mask and len(steps) > self.max_mask_steps:
             return [f"it supports masks of up to {self.max_mask_steps} steps, not {len(steps)}"]
         for step in steps:
@@ -61,7 +61,6 @@ class StepSupport:
                     return [*reasons, f"it supports masks combined up to {self.max_mask_depth} deep"]
             elif kind == "topk" and step.numbers[0] > self.max_topk:
                 reasons.append(f"it finds up to {self.max_topk} keys, not {step.numbers[0]}")
-            num_relative += kind == "add_relative"
             if step.mask is not None:
                 reasons += self._unsupported(rule, step.mask, Mask)
             if step.other is not None:
@@ -70,7 +69,7 @@ class StepSupport:
                 reasons += [f"it does not support {dtype}" for dtype in dtypes if dtype not in self.dtypes]
         if base is Score and steps[0].kind != "dot_product":
             reasons.append(_not_a_biased_product(rule))
-        return [*reasons, "it supports one RelativeKey in a score"] if num_relative > 1 else reasons
+        return reasons
 
 
 def _without_steps(rule: Rule) -> list[str]:

@@ -14,6 +14,6 @@ from regard.ops.scores.dot_product import Bilinear as Bilinear
 from regard.ops.scores.dot_product import ScaledDotProduct as ScaledDotProduct
 from regard.ops.scores.modifiers import Sinks as Sinks
 from regard.ops.scores.modifiers import SoftCap as SoftCap
-from regard.ops.scores.relative_key import RelativeKey as RelativeKey
-from regard.ops.scores.relative_query import RelativeQuery as RelativeQuery
+from regard.ops.scores.relative import RelativeKey as RelativeKey
+from regard.ops.scores.relative import RelativeQuery as RelativeQuery
 from regard.ops.scores.score_mod import ScoreMod as ScoreMod

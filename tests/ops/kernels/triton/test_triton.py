@@ -48,7 +48,7 @@ def run_helper(root, name, *arguments, **environment):
 
 
 @has_triton
-@pytest.mark.parametrize("checks", ["conformance", "reads dropout sizes undefined divergence needed offsets"])
+@pytest.mark.parametrize("checks", ["conformance", "reads dropout sizes undefined divergence relative needed offsets"])
 def test_the_interpreted_kernel_gives_what_the_definition_says(root, checks):
     run_helper(root, "triton_interpreter.py", *(f"{check}: " for check in checks.split()), TRITON_INTERPRET="1")
 

@@ -55,7 +55,7 @@ def _has_gradients(step: Step, request: AttentionRequest) -> bool:
         elif step.kind == "transposed":
             if tensor.shape[3] > MAX_SEPARATE_COLUMNS:
                 return False
-        elif step.kind not in ("add_distances", "add_relative", "received"):
+        elif step.kind not in ("add_distances", "add_relative_key", "add_relative_query", "received"):
             return False
     return True
 
@@ -76,7 +76,7 @@ class BackwardPacker(Packer):
         self._sums: list[tuple[Tensor, bool]] = []
 
     def gradient(self, kind: str, tensor: Tensor | None) -> Tensor | None:
-        """Zeros; if they are (batch, heads, chunks, ...), the gradient is their sum over batch and chunks."""
+        """Zeros; if they are (batch, heads, chunks, ...), the gradient is their sum over chunks."""
         if tensor is None or not tensor.requires_grad:
             return None
         batch, heads, queries, _ = self._shape
@@ -99,7 +99,7 @@ class BackwardPacker(Packer):
         if not self._tensors:
             return [torch.zeros_like(leaf) for leaf in leaves]
         totals = [
-            (sums.sum((0, 2))[None] if by_chunk else sums).sum_to_size(tensor.shape).to(tensor.dtype)
+            (sums.sum(2) if by_chunk else sums).sum_to_size(tensor.shape).to(tensor.dtype)
             for tensor, (sums, by_chunk) in zip(self._tensors, self._sums, strict=True)
         ]
         return list(torch.autograd.grad(self._tensors, leaves, totals, allow_unused=True, materialize_grads=True))

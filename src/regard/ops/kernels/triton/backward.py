@@ -14,7 +14,15 @@ from regard.ops.kernels.triton.calls import dropout_args, sizes_of, sweep_rows
 from regard.ops.kernels.triton.configurations import Tiles
 from regard.ops.kernels.triton.gradients import incoming_gradients, measure_gradient
 from regard.ops.kernels.triton.launch import Function, Launcher
-from regard.ops.kernels.triton.pack import LN2, PackedMatrix, clamped_offset, padded, strided, with_dense_features
+from regard.ops.kernels.triton.pack import (
+    LN2,
+    RELATIVE_KINDS,
+    PackedMatrix,
+    clamped_offset,
+    padded,
+    strided,
+    with_dense_features,
+)
 from regard.ops.kernels.triton.pack_measures import PackedMeasure, row_args
 from regard.ops.steps import Step
 from regard.ops.tree import tensors_in
@@ -46,7 +54,7 @@ class Backward:
     ) -> None:
         first = first_rule(inputs)
         *self._needs_value, self._needs_query, self._needs_key = needed[:first]
-        has_relative = any(step.kind == "add_relative" for step in inputs.steps.score or ())
+        has_relative = any(step.kind in RELATIVE_KINDS for step in inputs.steps.score or ())
         self._is_tracked = any(needed[first:]) or has_relative
         if self._is_tracked:
             inputs = with_leaves(inputs, needed)
@@ -199,7 +207,7 @@ class Backward:
             if step.kind == "add_bias" and values.shape[3] == 1:
                 result = lse.new_empty(*lse.shape, 1)
                 name, constants, args = "total", (), ()
-            elif step.kind == "add_relative":
+            elif step.kind == "add_relative_key":
                 (reach,) = step.numbers
                 result = lse.new_zeros(*lse.shape, 2 * reach + 1)
                 name, constants = "histogram", ()
@@ -226,6 +234,12 @@ class Backward:
             if step.kind == "add_bias" and values.shape[2] == 1 and values.shape[3] > 1:
                 result = lse.new_empty(batch, heads, 1, keys)
                 sums.append((Function("columns.KINDS", "received", ((), is_capped)), (), (result,)))
+                self._sums.append((values, result))
+            elif step.kind == "add_relative_query":
+                (reach,) = step.numbers
+                result = lse.new_zeros(batch, heads, keys, 2 * reach + 1)
+                args = strided(result), clamped_offset(self._inputs.request, reach), reach
+                sums.append((Function("columns.KINDS", "histogram", ((), is_capped)), args, (result,)))
                 self._sums.append((values, result))
         if not (sums or self._needs_key or any(self._needs_value)):
             return None, None

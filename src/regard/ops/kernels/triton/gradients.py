@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.ops.kernels.base import KernelInputs
 from regard.ops.kernels.step_gradients import first_rule, steps_with_gradients, with_leaves
 from regard.ops.kernels.triton.launch import Function
-from regard.ops.kernels.triton.pack import PackedMatrix, strided, with_dense_features
+from regard.ops.kernels.triton.pack import RELATIVE_KINDS, PackedMatrix, strided, with_dense_features
 from regard.ops.kernels.triton.pack_measures import row_args
 from regard.ops.kernels.triton.pooling import groups_of
 from regard.ops.steps import Step
@@ -42,7 +42,7 @@ def has_gradients(inputs: KernelInputs, needed: Sequence[bool]) -> bool:
 
 
 def _has_gradient(step: Step) -> bool:
-    if step.kind in ("add_bias", "add_distances", "add_relative", "received"):
+    if step.kind in ("add_bias", "add_distances", *RELATIVE_KINDS, "received"):
         return True
     if step.other is not None and any(tensor.requires_grad for tensor in tensors_in(step.other)):
         return False

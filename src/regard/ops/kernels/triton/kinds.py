@@ -10,7 +10,9 @@ from regard.ops.measures import Measure
 from regard.ops.scores import Score
 
 MASK_KINDS = frozenset({"window", "ranges", "same_document", "dense", "and", "or", "not"})
-SCORE_KINDS = frozenset({"dot_product", "add_bias", "add_distances", "add_relative", "soft_cap"})
+SCORE_KINDS = frozenset(
+    {"dot_product", "add_bias", "add_distances", "add_relative_key", "add_relative_query", "soft_cap"}
+)
 FUSED_KINDS = frozenset({"entropy", "lse", "max", "mean_distance", "mass", "diagonal"})
 SWEPT_KINDS = frozenset({"select", "histogram", "topk", "divergence"})
 COLUMN_KINDS = frozenset({"received", "transposed"})

@@ -20,6 +20,9 @@ from regard.ops.steps import Step
 LOADS = {"lse": 0, "max": 0, "histogram": 3, "divergence": 3}
 """What a measure counts, where that is not 1, against the registers of a program."""
 
+RELATIVE_KINDS = "add_relative_key", "add_relative_query"
+"""Steps of a score with a vector for each distance."""
+
 MIN_SCALE = 1e-30
 """A smaller scale is applied before the maximum is subtracted: 0 · −∞ would be NaN."""
 
@@ -151,8 +154,8 @@ class PackedMatrix:
             else:
                 (values,) = step.tensors()
                 assert values is not None
-                if step.kind == "add_relative":
-                    values = self.by_distance(values)
+                if step.kind in RELATIVE_KINDS:
+                    values = self._by_distance(step.kind, values)
                 self.values.append(values)
                 if step.kind == "add_bias":
                     name, values = by_axes(step.kind, values)
@@ -169,11 +172,15 @@ class PackedMatrix:
             return Rules((Function("scores.STEPS", "scale_only"),), ((),))
         return Rules(tuple(functions), tuple(args))
 
-    def by_distance(self, table: Tensor) -> Tensor:
-        """Scale * q_i · a_d for each row and distance, (batch, heads, queries, distances)."""
-        if self.request.heads is not None and table.shape[1] > 1:
-            table = table.index_select(1, self.request.heads)
-        return (self.query.float() * self.request.scale) @ table.mT
+    def _by_distance(self, kind: str, table: Tensor) -> Tensor:
+        """Scale * q_i · a_d of queries, or scale * k_j · a_d of keys, (batch, heads, queries or keys, distances)."""
+        request = self.request
+        for axis, index in enumerate((request.batch, request.heads)):
+            if index is not None and table.shape[axis] > 1:
+                table = table.index_select(axis, index)
+        vectors = self.query if kind == "add_relative_key" else self.key
+        vectors = vectors.repeat_interleave(request.shape[1] // vectors.shape[1], 1)
+        return (vectors.float() * request.scale) @ table.mT
 
 
 def mask_rules(steps: Sequence[Step], request: AttentionRequest) -> Rules:

@@ -59,6 +59,29 @@ def finish_product(state, args, EXTRA: tl.constexpr, results, place, inside):
 
 
 @triton.jit
+def start_histogram(EXTRA: tl.constexpr, KEYS: tl.constexpr):
+    return tl.zeros([KEYS], tl.float32), tl.zeros([KEYS], tl.float32)
+
+
+@triton.jit
+def add_histogram(state, p, args, EXTRA: tl.constexpr, at):
+    """Into args[0], the cells at distances below args[2]; args[1] is subtracted from key − place."""
+    distance, reach = at[4] - at[3] - args[1], args[2]
+    pointers = head_pointer(args[0], at) + at[4].to(tl.int64) * args[0][1][2] + distance + reach
+    tl.store(pointers, p, mask=at[5] & (distance > -reach) & (distance < reach))
+    is_before = (distance <= -reach) & (reach > 0)  # with a reach of 0, all cells are in one bin
+    is_after = (distance >= reach) | (reach == 0)
+    return state[0] + tl.sum(tl.where(is_before, p, 0.0), 1), state[1] + tl.sum(tl.where(is_after, p, 0.0), 1)
+
+
+@triton.jit
+def finish_histogram(state, args, EXTRA: tl.constexpr, results, place, inside):
+    first = results[0] + place.to(tl.int64) * (2 * args[2] + 1)
+    tl.store(first, state[0], mask=inside & (args[2] > 0))
+    tl.store(first + 2 * args[2], state[1], mask=inside)
+
+
+@triton.jit
 def received_gradient(a, p, log_p, args, EXTRA: tl.constexpr, at):
     return a + of_key(args[0], at)
 
@@ -80,6 +103,7 @@ def pooled_gradient(a, p, log_p, args, EXTRA: tl.constexpr, at):
 KINDS = {
     "received": (start_received, add_received, finish_received),
     "weighted": (start_received, add_weighted, finish_received),
+    "histogram": (start_histogram, add_histogram, finish_histogram),
     "transposed": (start_product, add_product, finish_product),
 }
 GRADIENTS = {

@@ -10,7 +10,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.ops.kernels.triton.jit.tiles import LOG2E, clip, head_pointer, of_cell, of_column, of_key, of_row
+from regard.ops.kernels.triton.jit.tiles import (
+    LOG2E,
+    clip,
+    head_pointer,
+    of_cell,
+    of_column,
+    of_key,
+    of_key_column,
+    of_row,
+)
 
 
 @triton.jit
@@ -54,10 +63,17 @@ def add_distances(x, slope, args, at, own):
 
 
 @triton.jit
-def add_relative(x, slope, args, at, own):
+def add_relative_key(x, slope, args, at, own):
     """A number for each row and distance, which is clipped to ± args[2]; args[1] is subtracted from key − place."""
     distance = clip(at[4] - at[3] - args[1], -args[2], args[2]) + args[2]
     return x + of_column(args[0], distance, own) * LOG2E, slope
+
+
+@triton.jit
+def add_relative_query(x, slope, args, at, own):
+    """A number for each key and distance, as above."""
+    distance = clip(at[4] - at[3] - args[1], -args[2], args[2]) + args[2]
+    return x + of_key_column(args[0], distance, own) * LOG2E, slope
 
 
 @triton.jit
@@ -81,6 +97,7 @@ STEPS = {
     "add_bias_of_rows": add_bias_of_rows,
     "add_bias_of_keys": add_bias_of_keys,
     "add_distances": add_distances,
-    "add_relative": add_relative,
+    "add_relative_key": add_relative_key,
+    "add_relative_query": add_relative_query,
     "soft_cap": soft_cap,
 }

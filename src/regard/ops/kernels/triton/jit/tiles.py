@@ -69,6 +69,12 @@ def of_column(tensor, column, at):
 
 
 @triton.jit
+def of_key_column(tensor, column, at):
+    """The same for keys, in a tensor (batch, heads, keys, columns)."""
+    return tl.load(head_pointer(tensor, at) + at[4].to(tl.int64) * tensor[1][2] + column)
+
+
+@triton.jit
 def clip(index, low, high):
     return tl.minimum(tl.maximum(index, low), high)
 
