@@ -31,6 +31,7 @@ from regard.explore.page_format import (
     quantize_thumbnail,
     write_block,
 )
+from regard.ops import GradientMatrix
 from regard.recordings.recording import Recording
 
 HEADERS = ("PageHeader", "SequenceHeader", "LayerHeader", "SegmentHeader", "Opening", "Alignment")
@@ -141,7 +142,9 @@ def written() -> list[tuple[dict[str, Any], list[bytes]]]:
     sinks = regard.Sinks(regard.ScaledDotProduct(), torch.zeros(2))
     dense = one_layer(random_weights(5, 7), value=torch.randn(1, 2, 7, 8))
     sketch = long_weights(mask=regard.Causal())
-    return [pack(dense, one_layer(random_weights(4, 4, score=sinks))), pack(one_layer(sketch))]
+    gradient = GradientMatrix.of(torch.randn(1, 2, 6, 8), torch.randn(1, 2, 6, 8))
+    graded = one_layer(random_weights(6, 6).with_gradient(gradient))
+    return [pack(dense, one_layer(random_weights(4, 4, score=sinks))), pack(one_layer(sketch)), pack(graded)]
 
 
 def tables(document: str, first_column: str) -> list[list[list[str]]]:
@@ -198,7 +201,10 @@ def test_what_is_written_has_the_fields_of_the_types(written):
         for layer in header["layers"]:
             check(layer, "LayerHeader")
             missing = get_type_hints(page_format.LayerHeader).keys() - layer.keys()
-            assert missing == (set() if layer["storage"] == "sketch" else {"mask"})
+            assert missing == {
+                *([] if layer["storage"] == "sketch" else ["mask"]),
+                *([] if layer["has_gradient"] else ["relevance"]),
+            }
     assert headers[0]["compare_with"]["alignments"]
     assert {layer["storage"] for header in headers for layer in header["layers"]} == {"dense", "sketch"}
 
@@ -234,7 +240,7 @@ def test_the_tables_of_tensors_are_what_is_written(document, written):
 
 
 def test_the_paths_of_a_served_page_are_those_that_it_requests(document):
-    requested = set(re.findall(r"[`\"]([a-z]+)/\$\{", static("data/remote.js")))
+    requested = set(re.findall(r"[`\"}]([a-z]+)/\$\{", static("data/remote.js")))
     requested |= {"row", "column"}  # `${kind}/...`
     assert {row[0].strip("`").partition("/")[0] for row in tables(document, "path")[0]} == requested
 

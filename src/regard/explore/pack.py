@@ -14,6 +14,7 @@ from regard.analysis.head_scores import HEAD_SCORES, HeadScoreAccumulator
 from regard.analysis.tables import Columns
 from regard.errors import InvalidArgument, InvalidType, raise_problems, short_repr
 from regard.explore.diff import align_sequences, counterparts
+from regard.explore.gradients import gradient_of, quantize_gradient, relevance_maps
 from regard.explore.opening import opening_head, opening_token
 from regard.explore.page_format import (
     FORMAT_VERSION,
@@ -90,6 +91,7 @@ def _pack(recording: Recording, name: str) -> tuple[PageHeader, list[bytes]]:
     has_qkv = qkv_bytes(recording) <= MAX_QKV_BYTES
     thumbnails, blocks, errors = {}, [], []
     segments = layer_segments(recording)
+    relevances = add_relevance(header["layers"], recording, [plan is None for plan in plans])
     scores = HeadScoreAccumulator()
     for number, (layer, plan) in enumerate(zip(recording.layers, plans, strict=True)):
         about = layer.name, layer.kind, layer.weights, [layer.key_tokens]
@@ -100,18 +102,34 @@ def _pack(recording: Recording, name: str) -> tuple[PageHeader, list[bytes]]:
         small = data.pooled(THUMBNAIL)
         thumbnails[str(number)] = quantize_thumbnail(small.blocks, small.allowed)
         vectors = qkv(layer) if has_qkv else {}
+        gradient = gradient_of(layer) if plan is None else None
+        header["layers"][number]["has_gradient"] = gradient is not None
+        if gradient is not None:
+            data.tensors.update(quantize_gradient(gradient.dense()[0]))
         if plan is None and vectors and header["layers"][number]["score"] is None:  # the page computes exact weights
             del data.tensors["key_order"], data.tensors["query_order"]
         header["layers"][number] |= cast(
             LayerHeader, {**data.header, "thumbnail": list(small.blocks.shape[1:]), "qkv": qkv_shapes(vectors)}
         )
         header["layers"][number]["segments"] = segment_headers(segments.get(layer.name), measured)
-        blocks.append(write_block({**data.tensors, **qkv_arrays(vectors)}))
+        blocks.append(write_block({**data.tensors, **relevances.get(number, {}), **qkv_arrays(vectors)}))
     raise_problems(errors)
     scores_by_layer = scores_of(scores.means())
     for layer_header in header["layers"]:
         layer_header["scores"] = scores_by_layer[layer_header["name"]]
     return header, [write_block(thumbnails), *blocks]
+
+
+def add_relevance(
+    headers: list[LayerHeader], recording: Recording, is_dense: list[bool]
+) -> dict[int, dict[str, np.ndarray]]:
+    """Name in the headers of layers which layer holds their relevance; returns it by the index of that layer."""
+    found: dict[int, dict[str, np.ndarray]] = {}
+    for matrix, numbers in relevance_maps(recording, is_dense):
+        found[numbers[0]] = {"relevance": float_array(matrix)}
+        for number in numbers:
+            headers[number]["relevance"] = numbers[0]
+    return found
 
 
 def _opening(recording: Recording) -> Opening:

@@ -97,6 +97,10 @@ class LayerHeader(TypedDict):
     """Of a sketch: whether no cell is masked, the mask is stored as runs, or not stored."""
     qkv: NotRequired[list[list[int]]]
     """Shapes of query, key and value where the page holds them, each (heads, tokens, features)."""
+    has_gradient: NotRequired[bool]
+    """Whether the page has the gradient of the weights, or the server sends it."""
+    relevance: NotRequired[int]
+    """Index of the layer whose block has the relevance of this layer's part of the model; missing if there is none."""
 
 
 class Opening(TypedDict):

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from regard.analysis.head_scores import HEAD_SCORES, head_scores
 from regard.errors import raise_problems, short_repr
-from regard.explore.pack import check, make_header, qkv, qkv_arrays, qkv_shapes, scores_of
+from regard.explore.gradients import Shown, gradient_of
+from regard.explore.pack import add_relevance, check, make_header, qkv, qkv_arrays, qkv_shapes, scores_of
 from regard.explore.page_format import PageHeader, SegmentHeader, float_array, write_block
 from regard.explore.segment_shares import layer_segments, segment_headers
 from regard.explore.sketch import MAX_MAP_SIZE, THUMBNAIL, LayerData, allowed_blocks, block_lengths, plan_sketches
@@ -74,8 +75,10 @@ class RecordingService:
             "level_factor": LEVEL_FACTOR,
         }
         plans = plan_sketches([layer.weights.shape for layer in recording.layers])
+        self._relevances = add_relevance(self.header["layers"], recording, [plan is None for plan in plans])
         for layer, header, plan in zip(recording.layers, self.header["layers"], plans, strict=True):
             queries, keys = layer.weights.shape[2:]
+            header["has_gradient"] = gradient_of(layer) is not None
             header["qkv"] = qkv_shapes(qkv(layer))
             header["scores"] = {name: [] for name in HEAD_SCORES}  # loaded head by head
             header["segments"] = []  # loaded layer by layer
@@ -110,22 +113,32 @@ class RecordingService:
         return -(-queries // (MAX_MAP_SIZE * size)), -(-keys // (MAX_MAP_SIZE * size))
 
     def layer(self, layer: int) -> bytes:
-        """The block of a layer that is sent whole: its weights as float32, NaN where masked; query, key and value."""
+        """The block of a layer that is sent whole, as float32.
+
+        Its weights, NaN where masked; their gradient and the relevance where there are some; query, key and value.
+        """
         recorded = self.recording.layers[layer]
         weights = recorded.weights.detach().dense()[0]
         masked = recorded.weights.detach().scores.dense()[0] == -torch.inf
+        gradient = gradient_of(recorded)
         return write_block(
-            {"weights": float_array(weights.masked_fill(masked, torch.nan)), **qkv_arrays(qkv(recorded))}
+            {
+                "weights": float_array(weights.masked_fill(masked, torch.nan)),
+                **({} if gradient is None else {"gradient": float_array(gradient.dense()[0])}),
+                **self._relevances.get(layer, {}),
+                **qkv_arrays(qkv(recorded)),
+            }
         )
 
     def thumbnail(self, layer: int, head: int) -> bytes:
         """The thumbnail of a head, (rows, columns) as float32, NaN where everything is masked."""
         return self._overview(layer, head).thumbnail
 
-    def tile(self, layer: int, head: int, size: int, row: int, column: int) -> bytes:
+    def tile(self, layer: int, head: int, size: int, row: int, column: int, show: Shown = "weights") -> bytes:
         """A tile of the map of a level, (up to 256, up to 256) as float32, NaN where everything is masked.
 
-        An entry is the weight that a query of the block's rows gives to all of its keys, averaged over the rows.
+        An entry is the weight that a query of the block's rows gives to all of its keys, averaged over the rows; of
+        gradients likewise the sum over its keys.
 
         Args:
             layer: Index of the layer.
@@ -133,9 +146,10 @@ class RecordingService:
             size: The level: cells per side of a block.
             row: Index of the tile, from the top.
             column: Index of the tile, from the left.
+            show: What is summed.
         """
         overview = self._overview(layer, head)
-        if size == self._map_level(layer):
+        if size == self._map_level(layer) and show == "weights":
             return overview.map
         shape = self.recording.layers[layer].weights.shape[2:]
         rows, keys = (
@@ -144,33 +158,50 @@ class RecordingService:
         )
         with single_threaded(self._threads):
             sums, allowed = [], []
-            for weights, scores in self._steps(layer, head, rows, keys, multiple=size):
-                sums.append(_block_sums(weights, size))
+            for values, scores in self._steps(layer, head, rows, keys, show, multiple=size):
+                sums.append(_block_sums(values, size))
                 has_weight = sums[-1] > 0
-                if not has_weight.all():  # masked, or too small for the dtype
-                    has_weight = _block_sums((scores > -torch.inf).to(weights.dtype), size) > 0
+                if not has_weight.all():  # masked, negative, or too small for the dtype
+                    has_weight = _block_sums((scores > -torch.inf).to(values.dtype), size) > 0
                 allowed.append(has_weight)
             blocks = torch.cat(sums).to("cpu", torch.float32) / block_lengths(rows.width, size)[:, None]
             return _floats(blocks.masked_fill_(~torch.cat(allowed).to("cpu"), torch.nan))
 
-    def row(self, layer: int, head: int, query: int) -> bytes:
-        """The weights of a query, (keys,) as float32, NaN where masked."""
+    def row(self, layer: int, head: int, query: int, show: Shown = "weights") -> bytes:
+        """The weights of a query, or their gradients, (keys,) as float32, NaN where masked."""
         with single_threaded(self._threads):
             row = self._head(layer, head).at(queries=query)
-            scores = row.request.scores_of_keys(KeyRange(0, row.shape[3]))
-            return _masked_floats(row.measure("max")["max"].weights_of(scores), scores)
+            keys = KeyRange(0, row.shape[3])
+            scores = row.request.scores_of_keys(keys)
+            return _masked_floats(_shown(row, row.measure("max")["max"].weights_of(scores), keys, show), scores)
 
-    def column(self, layer: int, head: int, key: int) -> bytes:
-        """The weights that all queries give to a key, (queries,) as float32, NaN where masked."""
+    def column(self, layer: int, head: int, key: int, show: Shown = "weights") -> bytes:
+        """The weights that all queries give to a key, or their gradients, (queries,) as float32, NaN where masked."""
         strongest = self._overview(layer, head).strongest
         with single_threaded(self._threads):
-            scores = self._head(layer, head).request.scores_of_keys(KeyRange(key, key + 1))
-            return _masked_floats(strongest.weights_of(scores), scores)
+            matrix, keys = self._head(layer, head), KeyRange(key, key + 1)
+            scores = matrix.request.scores_of_keys(keys)
+            return _masked_floats(_shown(matrix, strongest.weights_of(scores), keys, show), scores)
+
+    def largest(self, layer: int, head: int, show: Shown) -> float:
+        """The largest size of a gradient, or of gradient × weight, where nothing is masked."""
+        self._overview(layer, head)
+        queries, keys = self.recording.layers[layer].weights.shape[2:]
+        steps = self._steps(layer, head, KeyRange(0, queries), KeyRange(0, keys), show)
+        return max(values.abs().masked_fill(scores == -torch.inf, 0).max().item() for values, scores in steps)
 
     def region(
-        self, layer: int, head: int, top: int, bottom: int, left: int, right: int, hidden: Sequence[int] = ()
+        self,
+        layer: int,
+        head: int,
+        top: int,
+        bottom: int,
+        left: int,
+        right: int,
+        hidden: Sequence[int] = (),
+        show: Shown = "weights",
     ) -> bytes:
-        """What each query of a region gives to its keys, (queries of the region,) as float32.
+        """What each query of a region gives to its keys, (queries of the region,) as float32; masked cells count 0.
 
         Args:
             layer: Index of the layer.
@@ -180,13 +211,14 @@ class RecordingService:
             left: First key.
             right: Last key.
             hidden: Keys that do not count.
+            show: What is summed.
         """
         self._overview(layer, head)
         counts = torch.ones(right + 1 - left, dtype=torch.float64)
         counts[[key - left for key in hidden if left <= key <= right]] = 0
         with single_threaded(self._threads):
-            steps = self._steps(layer, head, KeyRange(top, bottom + 1), KeyRange(left, right + 1))
-            return _floats(torch.cat([weights.to("cpu", torch.float64) @ counts for weights, _ in steps]))
+            steps = self._steps(layer, head, KeyRange(top, bottom + 1), KeyRange(left, right + 1), show)
+            return _floats(torch.cat([values.to("cpu", torch.float64) @ counts for values, _ in steps]))
 
     def qkv(self, layer: int, head: int) -> bytes:
         """Query, key and, where it was recorded, value of a head, each (tokens, features) as float32."""
@@ -244,17 +276,20 @@ class RecordingService:
         return self.recording.layers[layer].weights.detach().at(heads=slice(head, head + 1))
 
     def _steps(
-        self, layer: int, head: int, rows: KeyRange, keys: KeyRange, multiple: int = 1
+        self, layer: int, head: int, rows: KeyRange, keys: KeyRange, show: Shown = "weights", multiple: int = 1
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Weights and scores of a rectangle, (rows, keys) each, in steps of a multiple of some rows."""
+        """What is shown of a rectangle, 0 where masked, and its scores, (rows, keys) each, in steps of some rows."""
         matrix, strongest = self._head(layer, head), self._overviews[layer, head].strongest
         cells = CELLS_PER_STEP // matrix.request.score.workspace_per_cell(matrix.request.query.shape[3])
         step = max(1, cells // (keys.width * multiple)) * multiple
         for start in range(rows.start, rows.stop, step):
             part = slice(start, min(start + step, rows.stop))
-            scores = matrix.at(queries=part).request.scores_of_keys(keys)
+            some = matrix.at(queries=part)
+            scores = some.request.scores_of_keys(keys)
             weights = MaxResult(*(result[:, :, part] for result in strongest)).weights_of(scores)
-            yield weights[0, 0], scores[0, 0]
+            values = _shown(some, weights, keys, show)
+            values = values if show == "weights" else values.masked_fill(scores == -torch.inf, 0)
+            yield values[0, 0], scores[0, 0]
 
 
 def _not_finite(recording: Recording) -> list[str]:
@@ -265,6 +300,15 @@ def _not_finite(recording: Recording) -> list[str]:
         for name, part in (("queries", layer.weights.request.query), ("keys", layer.weights.request.key))
         if not part.isfinite().all()
     ]
+
+
+def _shown(matrix: WeightMatrix, weights: Tensor, keys: KeyRange, show: Shown) -> Tensor:
+    """The weights of all queries of a matrix and some keys, their gradients, or both multiplied."""
+    if show == "weights":
+        return weights
+    assert matrix.grad is not None  # which the server checks
+    gradient = matrix.grad[:, :, :, keys.start : keys.stop]
+    return gradient if show == "gradient" else gradient * weights
 
 
 def _masked_floats(weights: Tensor, scores: Tensor) -> bytes:

@@ -10,13 +10,14 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import InvalidArgument, MissingExtra
+from regard.explore.gradients import WITH_GRADIENT
 from regard.explore.html_page import render_html
 from regard.explore.recording_service import RecordingService
 
 try:
     import uvicorn
     from starlette.applications import Starlette
-    from starlette.convertors import IntegerConvertor, register_url_convertor
+    from starlette.convertors import IntegerConvertor, StringConvertor, register_url_convertor
     from starlette.exceptions import HTTPException
     from starlette.middleware import Middleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -123,16 +124,21 @@ def create_app(recording: Recording, token: str) -> Starlette:
 
     register_url_convertor("index", IndexConvertor())
     head = "{layer:index}/{head:index}"
+    register_url_convertor("shown", ShownConvertor())
     paths: dict[str, Callable[..., Any]] = {
         "block/{layer:index}": whole_layer,
         "segments/{layer:index}": service.segments,
         f"thumbnail/{head}": service.thumbnail,
         f"scores/{head}": service.head_scores,
         f"qkv/{head}": service.qkv,
+        f"{{show:shown}}/largest/{head}": service.largest,
+    }
+    parts = {
         f"row/{head}/{{query:index}}": service.row,
         f"column/{head}/{{key:index}}": service.column,
         f"tile/{head}/{{size:index}}/{{row:index}}/{{column:index}}": service.tile,
     }
+    paths |= parts | {f"{{show:shown}}/{path}": compute for path, compute in parts.items()}
     region = f"region/{head}/{{top:index}}/{{bottom:index}}/{{left:index}}/{{right:index}}"
 
     def page(request: Request) -> Response:
@@ -156,7 +162,8 @@ def create_app(recording: Recording, token: str) -> Starlette:
         rows = service.region(**request.path_params, hidden=[int(key) for key in hidden.split(",") if key])
         return Response(rows, media_type="application/octet-stream")
 
-    endpoints = {"": page, region: sum_region, **{path: respond_with(compute) for path, compute in paths.items()}}
+    regions = {region: sum_region, f"{{show:shown}}/{region}": sum_region}
+    endpoints = {"": page, **regions, **{path: respond_with(compute) for path, compute in paths.items()}}
     return Starlette(
         routes=[Route(f"/{token}/{path}", endpoint, methods=["GET"]) for path, endpoint in endpoints.items()],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=ALLOWED_HOSTS, www_redirect=False)],
@@ -169,11 +176,19 @@ class IndexConvertor(IntegerConvertor):
     regex = "[0-9]{1,9}"
 
 
-def check_path(service: RecordingService, path: Mapping[str, int]) -> None:
+class ShownConvertor(StringConvertor):
+    """What is shown instead of the weights."""
+
+    regex = "|".join(WITH_GRADIENT)
+
+
+def check_path(service: RecordingService, path: Mapping[str, Any]) -> None:
     """Respond with 404 to an index that the recording does not have, and with 400 to an empty region."""
     layers, layer = service.recording.layers, path["layer"]
     if layer >= len(layers):
         raise HTTPException(404, f"layer: expected an index below {len(layers)}, got {layer}")
+    if "show" in path and not service.header["layers"][layer].get("has_gradient"):
+        raise HTTPException(404, f"layer {layer} has no gradient")
     levels = service.levels(layer)
     if "size" in path and path["size"] not in levels:
         raise HTTPException(404, f"size: expected one of {levels} for layer {layer}, got {path['size']}")

@@ -79,3 +79,18 @@ test("a text is as it is, except for what reverses it and for controls", () => {
     assert.equal(escapeInvisible(text), text);
   }
 });
+
+test("a value of any size has the digits to which everything within its error rounds", () => {
+  for (const [value, error, text] of /** @type {[number, number, string][]} */ ([
+    [0, 0, "0"],
+    [0.0231, 0, "0.0231"],
+    [-12.345, 0, "−12.3"],
+    [-2.3456e-5, 0, "−2.35·10⁻⁵"],
+    [-2.3456e-5, 1e-6, "−2·10⁻⁵"],
+    [0.15, 0.001, "0.15"],
+    [0.1, 0.3, "0 ± 0.4"],
+    [4200, 0, "4.20·10³"],
+  ])) {
+    assert.equal(formatValue(value, error), text);
+  }
+});

@@ -26,6 +26,12 @@ class CombinedHead extends BaseHead {
     this.numHeads = heads.length / divisor;
     this.isDense = heads.every(({ isDense }) => isDense);
     this.isRemote = heads.every(({ isRemote }) => isRemote);
+    this.isSigned = heads[0].isSigned;
+  }
+
+  get scaleEnd() {
+    if (this.isDense || !this.isSigned) return super.scaleEnd;
+    return this.heads.reduce((sum, { scaleEnd }) => sum + scaleEnd, 0) / this.divisor;
   }
 
   get blocks() {

@@ -44,6 +44,16 @@ export function withBounds(ranked, cellOf) {
   return { ...ranked, entries };
 }
 
+/** @param {Blocks} blocks */
+function largestSize(blocks) {
+  let largest = 0;
+  for (let row = 0; row < blocks.rows; row++) {
+    for (let column = 0; column < blocks.columns; column++)
+      largest = Math.max(largest, Math.abs(blocks.at(row, column)) || 0);
+  }
+  return largest || 1;
+}
+
 /** What every head has. @abstract */
 export class BaseHead {
   /** @param {number} numKeys */
@@ -55,8 +65,23 @@ export class BaseHead {
     this.isRemote = false;
     /** How many heads this one is the sum of. */
     this.numHeads = 1;
+    /** Whether its cells are not weights, but gradients or what follows from these. */
+    this.isSigned = false;
+    this.largestSize = 0; // once it is known
     /** @type {Map<string, Ranked>} */
     this.sums = new Map();
+  }
+
+  /** Where colors and widths end: 1 of weights, and of signed values the largest size. @returns {number} */
+  get scaleEnd() {
+    if (!this.isSigned) return 1;
+    this.largestSize ||= largestSize(this.blocks);
+    return this.largestSize;
+  }
+
+  /** The largest sum of a row. */
+  get limit() {
+    return this.isSigned ? Infinity : this.numHeads;
   }
 
   /** The whole matrix, in blocks. @returns {Blocks} */
@@ -111,7 +136,7 @@ export class BaseHead {
       const sum = sumRanked(columns, ({ query }) => query, 1);
       /** @type {(entry: Entry) => Cell[]} */
       const cells = ({ query }) => keys.map((key) => this.cell(query, key));
-      return withBounds(sum, (entry) => combineCells(cells(entry), 1, this.numHeads));
+      return withBounds(sum, (entry) => combineCells(cells(entry), 1, this.limit));
     });
   }
 

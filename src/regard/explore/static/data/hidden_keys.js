@@ -1,6 +1,7 @@
 // A head without some keys, such as the first token; the other weights as they are, or as if the hidden keys were masked.
 
 import { BaseHead, combineCells } from "#data/heads.js";
+import { byStrength } from "#data/ranked.js";
 
 /**
  * @import { Blocks, Cell, Corner, RegionRows } from '#data/heads.js'
@@ -32,7 +33,8 @@ export class HiddenKeysHead extends BaseHead {
     this.head = head;
     this.hidden = hidden;
     this.keys = hidden.flatMap((isHidden, key) => (isHidden ? [key] : []));
-    this.rescale = rescale;
+    this.isSigned = head.isSigned;
+    this.rescale = rescale && !head.isSigned;
     this.queries = queries;
     this.isDense = head.isDense;
     this.isRemote = head.isRemote;
@@ -42,7 +44,7 @@ export class HiddenKeysHead extends BaseHead {
     /** @type {WeakMap<Blocks, Blocks>} */
     this.visible = new WeakMap();
     /** Whether a server has still to send the hidden columns, which say what each row leaves. */
-    this.isLoading = rescale && head.isRemote;
+    this.isLoading = this.rescale && head.isRemote;
     this.sharesLoaded = this.isLoading ? this.loadShares() : Promise.resolve();
   }
 
@@ -54,6 +56,10 @@ export class HiddenKeysHead extends BaseHead {
     }
     for (let query = 0; query < this.queries; query++) this.shares.set(query, this.computeShare(query));
     this.isLoading = false;
+  }
+
+  get scaleEnd() {
+    return this.isDense ? super.scaleEnd : this.head.scaleEnd;
   }
 
   get blocks() {
@@ -93,10 +99,10 @@ export class HiddenKeysHead extends BaseHead {
   /** @param {number} query @param {number} key @returns {Cell} */
   cell(query, key) {
     if (this.hidden[key]) return { state: "hidden", weight: NaN, upperBound: 0, error: 0 };
-    if (this.isLoading) return { state: "unknown", weight: NaN, upperBound: this.numHeads, error: 0 };
+    if (this.isLoading) return { state: "unknown", weight: NaN, upperBound: this.limit, error: 0 };
     const cell = this.head.cell(query, key);
     const { weight, error } = this.rescaled(query, cell);
-    const upperBound = Math.min(cell.upperBound / this.divisorOf(query), this.numHeads);
+    const upperBound = Math.min(cell.upperBound / this.divisorOf(query), this.limit);
     return { state: cell.state, weight, error, upperBound };
   }
 
@@ -130,7 +136,7 @@ export class HiddenKeysHead extends BaseHead {
     const entries = ranked.entries.map((entry) => ({ ...entry, ...this.rescaled(entry.query, entry) }));
     return {
       ...ranked,
-      entries: entries.sort((a, b) => b.weight - a.weight),
+      entries: entries.sort(byStrength),
       approximate: ranked.approximate || ranked.rest > 0,
       notRescaled: ranked.entries.some(({ query }) => !this.shareOf(query)),
     };
@@ -253,6 +259,7 @@ export class HiddenKeysHead extends BaseHead {
       for (const key of keys) hidden += this.head.cell(query, key).weight || 0;
     }
     const rest = mean - hidden / count;
+    if (this.isSigned) return rest;
     return rest > NOISE * mean || Number.isNaN(mean) ? rest : 0;
   }
 }

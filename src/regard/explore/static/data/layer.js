@@ -3,6 +3,7 @@
 import { combineHeads } from "#data/combined_heads.js";
 import { DenseHead, SketchHead } from "#data/heads.js";
 import { BlockMap, CODE_WEIGHTS, joinBytes, readTensors } from "#data/page_format.js";
+import { relevanceHead, signedHeads } from "#data/signed_heads.js";
 
 /**
  * @import { BaseHead as Head } from '#data/heads.js'
@@ -12,7 +13,8 @@ import { BlockMap, CODE_WEIGHTS, joinBytes, readTensors } from "#data/page_forma
  * @typedef {{name: string, num_tokens: number, ranges: [first: number, last: number][] | null, shares: number[]}} Segment  See page_format.py.
  * @typedef {{name: string, kind: Kind, heads: number[], queries: number, keys: number, scale: number, score: string | null,
  *   has_sinks: boolean, scores: Record<string, (number | null)[]>, segments: Segment[], thumbnail: number[], storage: "dense" | "sketch" | "remote",
- *   levels: number[], mask?: "none" | "runs" | "unknown", qkv: number[][]}} LayerHeader  See page_format.py.
+ *   levels: number[], mask?: "none" | "runs" | "unknown", qkv: number[][], has_gradient: boolean, relevance?: number}} LayerHeader
+ *   See page_format.py.
  * @typedef {{features: number, values: Float32Array}} Vectors  Of every token, one after the other.
  */
 
@@ -43,6 +45,12 @@ export class Layer {
     this.thumbnails = [];
     /** @type {Head[] | null} */
     this.heads = null;
+    /** @type {Map<string, Head[]>} */
+    this.shownHeads = new Map(); // of gradients, by what is shown
+    /** @type {Head | null} */
+    this.relevance = null; // of its part of the model, if this block has it
+    /** @type {Layer | null} */
+    this.relevanceLayer = null; // whose block has the relevance of this one
     /** @type {Tensor[]} */
     this.qkv = []; // query, key and value, if the page has them
     /** @type {Promise<void> | null} */
@@ -51,12 +59,21 @@ export class Layer {
 
   /** Load the weights, once. */
   load() {
-    this.loadPromise ??= this.read().then((buffer) => {
-      const tensors = readTensors(buffer);
-      this.qkv = ["query", "key", "value"].flatMap((name) => tensors[name] ?? []);
-      this.heads = this.isDense ? denseHeads(this, tensors) : sketchHeads(this, tensors);
-    });
+    this.loadPromise ??= this.readBlock();
     return this.loadPromise;
+  }
+
+  async readBlock() {
+    const tensors = readTensors(await this.read());
+    this.qkv = ["query", "key", "value"].flatMap((name) => tensors[name] ?? []);
+    const heads = this.isDense ? denseHeads(this, tensors) : sketchHeads(this, tensors);
+    if (this.header.has_gradient) {
+      for (const show of ["gradient", "gradient_times_weights"])
+        this.shownHeads.set(show, signedHeads(heads, tensors, show));
+    }
+    if (tensors.relevance) this.relevance = relevanceHead(tensors.relevance, this.kind !== "cross");
+    if (this.relevanceLayer !== this) await this.relevanceLayer?.load();
+    this.heads = heads;
   }
 
   /** Load the blocks of every head. */
@@ -86,12 +103,21 @@ export class Layer {
     });
   }
 
-  /** One head, or several combined; null before it is loaded. @param {number[]} heads @param {string} reduce @returns {Head | null} */
-  head(heads, reduce = "mean") {
-    const all = this.heads;
-    if (!all) return null;
-    const chosen = heads.map((head) => all[head]);
-    return combineHeads(chosen, reduce);
+  /** What is shown of this layer: what is chosen, or its weights if it has nothing else. @param {string} show */
+  shown(show) {
+    const has = show === "relevance" ? this.relevanceLayer : this.header.has_gradient;
+    return has ? show : "weights";
+  }
+
+  /** One head, or several combined; null before it is loaded. @param {number[]} heads @param {string} reduce @param {string} show @returns {Head | null} */
+  head(heads, reduce = "mean", show = "weights") {
+    if (!this.heads) return null;
+    if (show === "relevance") return this.relevanceLayer?.relevance ?? null;
+    const all = this.shownHeads.get(show) ?? this.heads;
+    return combineHeads(
+      heads.map((head) => all[head]),
+      reduce,
+    );
   }
 }
 

@@ -1,4 +1,4 @@
-// Weights of a row or a column, strongest first.
+// Weights of a row or a column, strongest first: of signed values those of the largest size.
 
 /**
  * @typedef {{query: number, key: number, weight: number, error: number}} Entry  A weight, and how far it may be from the exact one.
@@ -8,13 +8,16 @@
  *   `isComplete`: there are no others. `approximate`: `rest` is not exact. `notRescaled`: some rows could not be rescaled.
  */
 
+/** @param {{weight: number}} a @param {{weight: number}} b */
+export const byStrength = (a, b) => Math.abs(b.weight) - Math.abs(a.weight);
+
 /**
  * Sort all entries of a row or column, equal weights in the order of the text. `order` says how the first ones stand in
  * their exact order: by how many places each comes before its turn (docs/page_format.md).
  * @param {Entry[]} entries  In the order of the text. @param {ArrayLike<number>} [order] @returns {Ranked}
  */
 export function rankEntries(entries, order = []) {
-  entries.sort((a, b) => b.weight - a.weight);
+  entries.sort(byStrength);
   for (let rank = 0; rank < order.length; rank++) {
     if (order[rank] > 0) entries.splice(rank, 0, ...entries.splice(rank + order[rank], 1));
   }
@@ -38,7 +41,7 @@ export function sumRanked(all, place, factor) {
   }
   const totals = all.map(({ total }) => total ?? null);
   return {
-    entries: [...sums.values()].sort((a, b) => b.weight - a.weight),
+    entries: [...sums.values()].sort(byStrength),
     rest: all.reduce((sum, { rest }) => sum + factor * rest, 0),
     total: totals.includes(null)
       ? null
@@ -73,5 +76,5 @@ export function rankOf({ entries, numOrdered = 0 }, index) {
 
 /** The first entries of several rows together. @param {Entry[]} entries @param {number} count */
 export function strongest(entries, count = entries.length) {
-  return [...entries].sort((a, b) => b.weight - a.weight).slice(0, count);
+  return [...entries].sort(byStrength).slice(0, count);
 }

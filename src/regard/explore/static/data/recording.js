@@ -3,6 +3,7 @@
 import { Layer } from "#data/layer.js";
 import { BlockMap, inflateBase64, readTensors, THUMBNAIL_WEIGHTS } from "#data/page_format.js";
 import { Sequence } from "#data/sequence.js";
+import { SHOWN } from "#data/signed_heads.js";
 
 /**
  * @import { LayerHeader } from '#data/layer.js'
@@ -26,6 +27,7 @@ export class Recording {
     this.opening = header.opening;
     this.sequences = header.sequences.map((sequence) => new Sequence(sequence));
     this.layers = header.layers.map((layer, index) => makeLayer(layer, index, this.sequences));
+    for (const layer of this.layers) layer.relevanceLayer = this.layers[layer.header.relevance ?? -1] ?? null;
     this.isServed = false;
     /** @type {Recording | null} */
     this.compareWith = null;
@@ -41,6 +43,11 @@ export class Recording {
   /** Whether a server no longer responds. */
   get disconnected() {
     return false;
+  }
+
+  /** What can be shown of some layer besides its weights. @returns {string[]} */
+  get shown() {
+    return SHOWN.filter((show) => this.layers.some((layer) => layer.shown(show) === show));
   }
 
   /** Whether some layer is too large to hold all weights. @returns {boolean} */

@@ -3,6 +3,7 @@
 import { BaseHead } from "#data/heads.js";
 import { Layer } from "#data/layer.js";
 import { BlockMap, inflate } from "#data/page_format.js";
+import { byStrength } from "#data/ranked.js";
 import { Recording } from "#data/recording.js";
 
 /**
@@ -112,15 +113,20 @@ class RemoteLayer extends Layer {
     /** @type {RemoteHead[]} */
     this.remoteHeads = [];
     if (!this.isRemote) return;
-    this.remoteHeads = header.heads.map((_, head) => new RemoteHead(this, index, head, tiling, server, onUpdate));
+    const remote = (show = "weights") =>
+      header.heads.map((_, head) => new RemoteHead(this, index, head, tiling, server, onUpdate, show));
+    this.remoteHeads = remote();
     this.heads = this.remoteHeads;
+    for (const show of header.has_gradient ? ["gradient", "gradient_times_weights"] : [])
+      this.shownHeads.set(show, remote(show));
     this.loadPromise = Promise.resolve();
   }
 
-  /** Null as long as a map is loading. @param {number[]} heads @param {string} reduce */
-  head(heads, reduce = "mean") {
-    const loaded = heads.map((head) => this.remoteHeads[head]?.requestMap() ?? true);
-    return loaded.every(Boolean) ? super.head(heads, reduce) : null;
+  /** Null as long as a map is loading. @param {number[]} heads @param {string} reduce @param {string} show */
+  head(heads, reduce = "mean", show = "weights") {
+    const all = this.isRemote ? /** @type {RemoteHead[]} */ (this.shownHeads.get(show) ?? this.remoteHeads) : [];
+    const loaded = heads.map((head) => all[head]?.requestMap() ?? true);
+    return loaded.every(Boolean) ? super.head(heads, reduce, show) : null;
   }
 
   async loadBlocks() {
@@ -154,11 +160,13 @@ class RemoteLayer extends Layer {
 
 /** A head that loads its map first, and then what the reader looks at. */
 class RemoteHead extends BaseHead {
-  /** @param {Layer} layer @param {number} index @param {number} head @param {Tiling} tiling @param {Server} server @param {() => void} onUpdate */
-  constructor(layer, index, head, tiling, server, onUpdate) {
+  /** @param {Layer} layer @param {number} index @param {number} head @param {Tiling} tiling @param {Server} server @param {() => void} onUpdate @param {string} show */
+  constructor(layer, index, head, tiling, server, onUpdate, show) {
     super(layer.keys.length);
     this.layer = layer;
     this.path = `${index}/${head}`;
+    this.isSigned = show !== "weights";
+    this.prefix = this.isSigned ? `${show}/` : "";
     this.tiling = tiling;
     this.server = server;
     this.onUpdate = onUpdate;
@@ -184,23 +192,33 @@ class RemoteHead extends BaseHead {
     return this.map;
   }
 
-  /** Request the map. Whether it is there. */
+  get scaleEnd() {
+    return this.isSigned ? this.largestSize : 1;
+  }
+
+  /** Request the map, and where the colors of a signed one end. Whether both are there. */
   requestMap() {
     this.map ??= this.tile(this.layer.blockSize, 0, 0);
-    return this.map !== null;
+    if (this.isSigned) {
+      const path = `${this.prefix}largest/${this.path}`;
+      this.largestSize ||= this.request(path, "largest", (bytes) => Number(new TextDecoder().decode(bytes)) || 1);
+    }
+    return this.map !== null && (!this.isSigned || this.largestSize > 0);
   }
 
   /** @returns {Promise<BlockMap>} */
   async loadMap() {
     const size = this.layer.blockSize;
-    this.map ??= this.readTile(await this.server.load(`tile/${this.path}/${size}/0/0`), size, 0, 0);
+    this.map ??= this.readTile(await this.server.load(`${this.prefix}tile/${this.path}/${size}/0/0`), size, 0, 0);
     return this.map;
   }
 
   /** Null while it is loading. @param {number} size @param {number} row @param {number} column @returns {BlockMap | null} */
   tile(size, row, column) {
     const path = `${size}/${row}/${column}`;
-    return this.request(`tile/${this.path}/${path}`, path, (bytes) => this.readTile(bytes, size, row, column));
+    return this.request(`${this.prefix}tile/${this.path}/${path}`, path, (bytes) =>
+      this.readTile(bytes, size, row, column),
+    );
   }
 
   /** @param {Uint8Array<ArrayBuffer>} bytes @param {number} size @param {number} row @param {number} column */
@@ -230,7 +248,7 @@ class RemoteHead extends BaseHead {
 
   /** @param {number} query @param {number} key @returns {Cell} */
   cell(query, key) {
-    const column = this.cache.get(`column/${this.path}/${key}`);
+    const column = this.cache.get(`${this.prefix}column/${this.path}/${key}`);
     const weight = column?.[query] ?? this.numbers("row", query)?.[key] ?? this.weightInTile(query, key);
     if (weight === null) return { state: "unknown", weight: NaN, upperBound: 1, error: 0 };
     return { state: Number.isNaN(weight) ? "masked" : "known", weight, upperBound: weight, error: 0 };
@@ -245,7 +263,7 @@ class RemoteHead extends BaseHead {
   weightInTile(query, key) {
     const side = this.tiling.maxMapSize;
     const [row, column] = [Math.floor(query / side), Math.floor(key / side)];
-    const blocks = this.cache.get(`tile/${this.path}/1/${row}/${column}`);
+    const blocks = this.cache.get(`${this.prefix}tile/${this.path}/1/${row}/${column}`);
     return blocks ? blocks.at(query - row * side, key - column * side) : null;
   }
 
@@ -257,7 +275,7 @@ class RemoteHead extends BaseHead {
   /** @param {number} query @returns {Ranked} */
   row(query) {
     const ranked = this.rank("row", query, (key, weight) => ({ query, key, weight, error: 0 }));
-    return { ...ranked, total: this.layer.header.has_sinks ? null : ranked.entries.length ? 1 : 0 };
+    return { ...ranked, total: this.isSigned || this.layer.header.has_sinks ? null : ranked.entries.length ? 1 : 0 };
   }
 
   /** @param {number} key @returns {Ranked} */
@@ -276,7 +294,7 @@ class RemoteHead extends BaseHead {
     for (let place = 0; place < numbers.length; place++) {
       if (!Number.isNaN(numbers[place])) entries.push(entry(place, numbers[place]));
     }
-    entries.sort((a, b) => b.weight - a.weight);
+    entries.sort(byStrength);
     const ranked = { entries, rest: 0, isComplete: true };
     if (this.ranked.size >= MAX_RANKED) this.ranked.clear();
     this.ranked.set(name, ranked);
@@ -285,7 +303,7 @@ class RemoteHead extends BaseHead {
 
   /** A row or column; null while it is loading. @param {"row" | "column"} kind @param {number} index @returns {Float32Array | null} */
   numbers(kind, index) {
-    return this.request(`${kind}/${this.path}/${index}`, kind, floats);
+    return this.request(`${this.prefix}${kind}/${this.path}/${index}`, kind, floats);
   }
 
   /** Query, key and, if it was recorded, value; null while they are loading. @returns {Vectors[] | null} */
@@ -328,13 +346,13 @@ class RemoteHead extends BaseHead {
 
   /** @param {number[]} queries @param {number[]} keys */
   pathsOf(queries, keys) {
-    const rows = queries.map((query) => `row/${this.path}/${query}`);
-    return [...rows, ...keys.map((key) => `column/${this.path}/${key}`)];
+    const rows = queries.map((query) => `${this.prefix}row/${this.path}/${query}`);
+    return [...rows, ...keys.map((key) => `${this.prefix}column/${this.path}/${key}`)];
   }
 
   /** @param {[number, number]} queries @param {[number, number]} keys @param {number[]} hidden @returns {RegionRows} */
   regionRows(queries, keys, hidden) {
-    const path = `region/${this.path}/${[...queries, ...keys].join("/")}`;
+    const path = `${this.prefix}region/${this.path}/${[...queries, ...keys].join("/")}`;
     const rows = this.request(hidden.length ? `${path}?hidden=${hidden.join(",")}` : path, "region", (bytes) =>
       Float64Array.from(floats(bytes)),
     );

@@ -24,7 +24,12 @@ class BaseWordHead extends BaseHead {
     this.queries = queries;
     this.keys = keys;
     this.isRemote = head.isRemote;
+    this.isSigned = head.isSigned;
     this.numHeads = head.numHeads;
+  }
+
+  get scaleEnd() {
+    return this.isDense ? super.scaleEnd : this.head.scaleEnd;
   }
 
   /** @param {number[]} queries @param {number[]} keys */
@@ -46,7 +51,7 @@ class BaseWordHead extends BaseHead {
   cell(query, key) {
     const rows = this.queries.tokensOf(query);
     const cells = rows.flatMap((row) => this.keys.tokensOf(key).map((column) => this.head.cell(row, column)));
-    return combineCells(cells, rows.length, this.numHeads);
+    return combineCells(cells, rows.length, this.limit);
   }
 
   /** @param {[number, number]} queries @param {[number, number]} keys @param {number[]} hidden @returns {RegionRows} */

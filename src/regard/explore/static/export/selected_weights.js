@@ -5,6 +5,7 @@ import { range } from "#data/numbers.js";
 import { csvHeader, csvLines, PAIR, pairCells, WeightColumn } from "#export/csv.js";
 import { NotSaved, whenLoaded } from "#export/loading.js";
 import { focusedCells } from "#state/store.js";
+import { WORDINGS } from "#ui/shown.js";
 
 /**
  * @import { BaseHead as Head } from '#data/heads.js'
@@ -21,11 +22,11 @@ const MAX_WEIGHTS = 4_000_000; // that a server computes for a file
  * @returns {Promise<{name: string, parts: string[], note: string}>} `name` says what is in the file, whose text is `parts`.
  */
 export async function selectedWeights(view, report) {
-  const { layer, unit, state, recording, queries, keys } = view;
+  const { layer, unit, state, recording, queries, keys, shown } = view;
   const selection = selectionOf(view);
   if (layer.isRemote) checkSize(selection, queries.length, keys.length);
-  const head = await whenLoaded(recording, () => (layer.isLoaded ? unit.head(layer, state.heads) : null));
-  const writer = new Writer(queries, keys, new WeightColumn(state));
+  const head = await whenLoaded(recording, () => (layer.isLoaded ? unit.head(layer, state.heads, shown) : null));
+  const writer = new Writer(queries, keys, columnOf(shown, state));
   const isPartial = !layer.isDense && !layer.isRemote;
   writer.column.isPartial = isPartial;
   const isSaved = new Set(selection.rows);
@@ -46,6 +47,13 @@ export async function selectedWeights(view, report) {
       ? `${writer.count} weights were saved, all that this file stores of the selection. Weights that are not in the table are not zero.`
       : "",
   };
+}
+
+/** @param {string} shown @param {import("#state/store.js").State} state */
+function columnOf(shown, state) {
+  if (shown === "weights") return new WeightColumn(state);
+  const heads = shown === "relevance" ? [] : state.heads;
+  return new WeightColumn({ ...state, heads, rescale: false }, WORDINGS[shown].option);
 }
 
 /** @param {View} view @returns {Selection} */

@@ -44,11 +44,11 @@ export class Unit {
     return words.display.map((_, word) => words.tokensOf(word).every((token) => hidden[token]));
   }
 
-  /** Some heads of a layer as the page shows them; null while they are loading. @param {Layer} layer @param {number[]} heads @returns {Head | null} */
-  head(layer, heads = this.store.get().heads) {
+  /** Some heads of a layer as the page shows them; null while they are loading. @param {Layer} layer @param {number[]} heads @param {string} show @returns {Head | null} */
+  head(layer, heads = this.store.get().heads, show = "weights") {
     const { reduce } = this.store.get();
-    const name = [heads.length > 1 ? reduce : "", heads].join(" ");
-    return this.cached(layer, name, () => layer.head(heads, reduce));
+    const name = [heads.length > 1 ? reduce : "", heads, show].join(" ");
+    return this.cached(layer, name, () => layer.head(heads, reduce, show));
   }
 
   /** The mean of all heads of layers between the same texts; null while they are loading. On a server it has rows before its map. @param {Layer[]} layers @returns {Head | null} */

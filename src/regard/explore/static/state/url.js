@@ -101,6 +101,11 @@ const PAGE_FIELDS = {
   reduce: oneOf(REDUCTIONS),
   scale: oneOf(SCALES),
   palette: oneOf(PALETTES),
+  show: {
+    initial: "weights",
+    write: (show) => show,
+    read: (text, recording) => (recording.shown.includes(text) ? text : undefined),
+  },
   hide: someOf(HIDE_OPTIONS),
   rescale: flag,
   mergeWords: { ...flag, name: "merge_words" },

@@ -75,6 +75,27 @@ const DIFFERENCE = {
     [0.9, 0.09, 78],
   ],
 };
+/** From the most negative value over 0, which is the page itself, to the most positive: purple and green. @type {Record<"light" | "dark", Triple[]>} */
+const SIGNED = {
+  light: [
+    [0.32, 0.13, 305],
+    [0.55, 0.16, 305],
+    [0.8, 0.08, 305],
+    [0.99, 0.002, 100],
+    [0.82, 0.085, 155],
+    [0.58, 0.125, 155],
+    [0.34, 0.08, 155],
+  ],
+  dark: [
+    [0.89, 0.07, 305],
+    [0.7, 0.14, 305],
+    [0.45, 0.13, 303],
+    [0.195, 0.008, 262],
+    [0.43, 0.085, 155],
+    [0.69, 0.13, 155],
+    [0.91, 0.09, 152],
+  ],
+};
 const SHADES = 256;
 /** @type {Map<Triple[], Triple[]>} */
 const tables = new Map(); // of shades, by their stops
@@ -114,7 +135,19 @@ export function drawPixels(canvas, blocks, { scale, palette }, theme) {
 
 /** The same of differences. @param {HTMLCanvasElement} canvas @param {Blocks} blocks @param {{scale: string}} state @param {"light" | "dark"} theme */
 export function drawDifferences(canvas, blocks, { scale }, theme) {
-  const table = tableOf(DIFFERENCE[theme], 2 * SHADES - 1);
+  fillDiverging(canvas, blocks, scale, DIFFERENCE[theme]);
+}
+
+/** The same of signed values, as shares of the largest. @param {HTMLCanvasElement} canvas @param {Blocks} blocks @param {{scale: string}} state @param {"light" | "dark"} theme @param {number} largest */
+export function drawSigned(canvas, blocks, { scale }, theme, largest) {
+  const { rows, columns } = blocks;
+  const at = (/** @type {number} */ row, /** @type {number} */ column) => blocks.at(row, column) / largest;
+  fillDiverging(canvas, { rows, columns, at }, scale, SIGNED[theme]);
+}
+
+/** @param {HTMLCanvasElement} canvas @param {Blocks} blocks @param {string} scale @param {Triple[]} stops */
+function fillDiverging(canvas, blocks, scale, stops) {
+  const table = tableOf(stops, 2 * SHADES - 1);
   fillPixels(canvas, blocks, scale, (place, value) => table[Math.round((1 + Math.sign(value) * place) * (SHADES - 1))]);
 }
 

@@ -4,6 +4,7 @@ import { restAfter, strongest } from "#data/ranked.js";
 import { focusedCells } from "#state/store.js";
 import { bar, element, hint } from "#ui/elements.js";
 import { formatWeight } from "#ui/format.js";
+import { colorClass, formatOf, WORDINGS } from "#ui/shown.js";
 
 /**
  * @import { BaseHead as Head } from '#data/heads.js'
@@ -44,28 +45,27 @@ function panels(view, head) {
 }
 
 /** @param {View} view @param {Head} head @param {number[]} queries @param {number | null} chosen */
-function rowPanel({ unit, queries: texts, keys }, head, queries, chosen) {
+function rowPanel({ unit, queries: texts, keys, shown }, head, queries, chosen) {
   const ranked = head.rows(queries);
   const items = ranked.entries
     .slice(0, LENGTH)
-    .map((entry) => item(tokenName(keys, entry.key), entry, "out", { isChosen: entry.key === chosen }));
-  const title = [named(texts, queries, unit.name), queries.length > 1 ? " attend to, on average" : " attends to"];
-  return panel(title, items, { ranked });
+    .map((entry) => item(head, tokenName(keys, entry.key), entry, "out", { isChosen: entry.key === chosen }));
+  const { row, rows } = WORDINGS[shown];
+  return panel([named(texts, queries, unit.name), queries.length > 1 ? rows : row], items, { head, ranked });
 }
 
 /** @param {View} view @param {Head} head @param {number[]} keys @param {number | null} chosen */
-function columnPanel({ unit, layer, queries, keys: texts }, head, keys, chosen) {
+function columnPanel({ unit, layer, queries, keys: texts, shown }, head, keys, chosen) {
   const ranked = head.columns(keys);
   const items = ranked.entries
     .slice(0, LENGTH)
-    .map((entry) => item(tokenName(queries, entry.query), entry, "in", { isChosen: entry.query === chosen }));
-  const title = [
-    named(texts, keys, unit.name),
-    keys.length > 1 ? " together are attended to by" : " is attended to by",
-  ];
+    .map((entry) => item(head, tokenName(queries, entry.query), entry, "in", { isChosen: entry.query === chosen }));
+  const { column, columns } = WORDINGS[shown];
+  const title = [named(texts, keys, unit.name), keys.length > 1 ? columns : column];
   const hidden = unit.hidden(layer);
   const isHidden = keys.every((key) => hidden[key]);
   return panel(title, items, {
+    head,
     ranked,
     preposition: "from",
     empty: isHidden ? "Hidden: see “Hide” at the color scale." : "",
@@ -73,16 +73,17 @@ function columnPanel({ unit, layer, queries, keys: texts }, head, keys, chosen) 
 }
 
 /** @param {View} view @param {Head} head */
-function panelsAtRest({ state, queries, keys }, head) {
+function panelsAtRest({ state, queries, keys, shown }, head) {
   const help = hint(
     "Point at a token or a cell, or move to it with Tab and the arrow keys. Click it or press Enter to select it. Ctrl or ⌘ selects several, Shift selects all in between; a double click, or W, selects a whole word.",
   );
   if (queries.length > MAX_ROWS || head.isRemote) return [help];
   const rows = queries.display.flatMap((_, query) => head.row(query).entries.slice(0, LENGTH));
   const items = strongest(rows, LENGTH).map((entry) =>
-    item(`${queries.labels[entry.query]} → ${keys.labels[entry.key]}`, entry, "out"),
+    item(head, `${queries.labels[entry.query]} → ${keys.labels[entry.key]}`, entry, "out"),
   );
-  return [panel([state.heads.length > 1 ? "Strongest in these heads" : "Strongest in this head"], items), help];
+  const where = state.heads.length > 1 ? "Strongest in these heads" : "Strongest in this head";
+  return [panel([shown === "relevance" ? "Strongest" : where], items), help];
 }
 
 /** How much of the attention of a region's rows goes to its columns. @param {Head} head @param {import("#state/store.js").Region} region @param {string} unit */
@@ -94,27 +95,40 @@ function regionPanel(head, { queries, keys }, unit) {
   ];
   const { sum, error, approximate } = head.regionSum(queries, keys);
   if (sum === null) return panel(title, [], { ranked: { entries: [], rest: 0, loading: true } });
+  if (head.isSigned) return regionOf(panel(title, [item(head, "Sum of its cells", { weight: sum, error }, "out")]));
   const scale = rows * head.numHeads;
   const format = approximate ? (/** @type {number} */ weight) => `≈ ${Number(weight.toPrecision(2))}` : formatWeight;
   const items = [
-    item(approximate ? "Sum, from block means" : "Sum of its weights", { weight: sum, error }, "out", { format }),
-    item("Share of its rows’ attention", { weight: sum / scale, error: error / scale }, "out", { format }),
+    item(head, approximate ? "Sum, from block means" : "Sum of its weights", { weight: sum, error }, "out", { format }),
+    item(head, "Share of its rows’ attention", { weight: sum / scale, error: error / scale }, "out", { format }),
   ];
-  const made = panel(title, items);
+  return regionOf(panel(title, items));
+}
+
+/** @param {HTMLElement} made */
+function regionOf(made) {
   made.classList.add("region");
   return made;
 }
 
 /**
  * What is listed under a title, and what is said of the rest.
- * @param {(Node | string)[]} title @param {HTMLElement[]} items @param {{ranked?: Ranked, empty?: string, preposition?: string}} options
+ * @param {(Node | string)[]} title @param {HTMLElement[]} items @param {{head?: Head | null, ranked?: Ranked, empty?: string, preposition?: string}} options
  */
-function panel(title, items, { ranked = { entries: [], rest: 0 }, empty = "", preposition = "on" } = {}) {
+function panel(title, items, { head = null, ranked = { entries: [], rest: 0 }, empty = "", preposition = "on" } = {}) {
   const heading = element("h3", {}, ...title);
   if (ranked.loading) return element("div", { class: "panel" }, heading, hint("Loading …"));
   const nothing = ranked.rest > 0 ? "Not stored in this file." : "Nothing: the mask excludes every token.";
+  const hints = head?.isSigned ? othersHint(ranked, items.length) : restHints(ranked, items.length, preposition);
   const list = items.length ? element("ol", {}, ...items) : hint(empty || nothing);
-  return element("div", { class: "panel" }, heading, list, ...restHints(ranked, items.length, preposition).map(hint));
+  return element("div", { class: "panel" }, heading, list, ...hints.map(hint));
+}
+
+/** What the cells that are not listed add up to. @param {Ranked} ranked @param {number} count  Of listed entries. */
+function othersHint(ranked, count) {
+  const others = ranked.entries.length - count;
+  const { weight, error } = restAfter(ranked, count);
+  return others > 0 ? [`${formatOf({ isSigned: true })(weight, error)} from ${others} more together`] : [];
 }
 
 /** @param {Ranked} ranked @param {number} count  Of listed entries. @param {string} preposition */
@@ -141,11 +155,12 @@ function tokenName(text, index) {
   return name;
 }
 
-/** @param {string | Node} title @param {{weight: number, error: number}} weight @param {"out" | "in"} direction @param {{isChosen?: boolean, format?: typeof formatWeight}} options */
-function item(title, { weight, error }, direction, { isChosen = false, format = formatWeight } = {}) {
+/** @param {Head} head @param {string | Node} title @param {{weight: number, error: number}} weight @param {"out" | "in"} direction @param {{isChosen?: boolean, format?: typeof formatWeight}} options */
+function item(head, title, { weight, error }, direction, { isChosen = false, format = formatOf(head) } = {}) {
   const name = element("span", { class: "name", dir: "auto" }, title);
   const value = element("span", { class: "value" }, format(weight, error));
-  return element("li", { class: isChosen ? "chosen" : "" }, name, bar(weight, direction), value);
+  const [size, color] = [Math.abs(weight) / head.scaleEnd, colorClass(head, weight, "")];
+  return element("li", { class: isChosen ? "chosen" : "" }, name, bar(size, direction, color), value);
 }
 
 /** @param {Sequence} text @param {number[]} chosen @param {string} unit */
@@ -160,31 +175,31 @@ function nameOf({ labels }, chosen, unit) {
 }
 
 /** What a screen reader says of the focus. @param {View} view @param {Head} head */
-function describeFocus({ state, layer, unit, queries: texts, keys: keyTexts }, head) {
+function describeFocus({ state, layer, unit, queries: texts, keys: keyTexts, shown }, head) {
   const { queries, keys, cell } = focusedCells(layer, state);
-  if (cell) return describeCell(head, texts, keyTexts, queries[0], keys[0]);
+  if (cell) return describeCell(head, texts, keyTexts, queries[0], keys[0], shown);
   const sentences = [];
   /** @type {(entries: Entry[], name: (entry: Entry) => string) => string} */
   const list = (entries, name) =>
     entries
       .slice(0, 3)
-      .map((entry) => `${name(entry)} ${formatWeight(entry.weight, entry.error)}`)
+      .map((entry) => `${name(entry)} ${formatOf(head)(entry.weight, entry.error)}`)
       .join(", ") || "nothing";
   const [row, column] = [queries.length ? head.rows(queries) : null, keys.length ? head.columns(keys) : null];
   if (row && !row.loading) {
     sentences.push(
-      `${nameOf(texts, queries, unit.name)} attends to ${list(row.entries, ({ key }) => keyTexts.labels[key])}.`,
+      `${nameOf(texts, queries, unit.name)}${WORDINGS[shown].row} ${list(row.entries, ({ key }) => keyTexts.labels[key])}.`,
     );
   }
   if (column && !column.loading) {
     const by = list(column.entries, ({ query }) => texts.labels[query]);
-    sentences.push(`${nameOf(keyTexts, keys, unit.name)} is attended to by ${by}.`);
+    sentences.push(`${nameOf(keyTexts, keys, unit.name)}${WORDINGS[shown].column} ${by}.`);
   }
   return sentences.join(" ");
 }
 
-/** @param {Head} head @param {Sequence} queries @param {Sequence} keys @param {number} query @param {number} key */
-function describeCell(head, queries, keys, query, key) {
+/** @param {Head} head @param {Sequence} queries @param {Sequence} keys @param {number} query @param {number} key @param {string} shown */
+function describeCell(head, queries, keys, query, key, shown) {
   const [from, to] = [queries.labels[query], keys.labels[key]];
   const { state, weight, error, upperBound } = head.cell(query, key);
   if (state === "masked") return `${to} is masked for ${from}.`;
@@ -192,5 +207,6 @@ function describeCell(head, queries, keys, query, key) {
   if (state === "unknown" && head.isRemote) return ""; // until it is loaded
   if (state === "unknown")
     return `${from} attends to ${to} with at most ${formatWeight(upperBound)}; the exact weight is not stored in this file.`;
+  if (head.isSigned) return `${WORDINGS[shown].title}, ${from} to ${to}: ${formatOf(head)(weight, error)}.`;
   return `${from} attends to ${to} with ${formatWeight(weight, error)}.`;
 }

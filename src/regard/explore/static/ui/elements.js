@@ -41,9 +41,9 @@ export function dropdown(id, label, options, choose) {
   return { select, node: element("label", { class: "field", for: id }, label, select) };
 }
 
-/** A bar as long as a weight. @param {number} weight @param {"out" | "in"} direction */
-export function bar(weight, direction) {
-  const node = element("span", { class: `bar ${direction}`, "aria-hidden": "true" });
+/** A bar as long as a weight. @param {number} weight @param {"out" | "in"} direction @param {string} color  Class of another color. */
+export function bar(weight, direction, color = "") {
+  const node = element("span", { class: `bar ${direction} ${color}`.trim(), "aria-hidden": "true" });
   node.style.setProperty("--weight", String(Math.min(weight, 1)));
   return node;
 }

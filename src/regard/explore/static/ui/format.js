@@ -28,6 +28,47 @@ export function formatNumber(value, error = 0) {
   return value < 0 && Number(text) !== 0 ? `−${text}` : text;
 }
 
+const VALUE_DIGITS = 3;
+const SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹";
+
+/**
+ * A number of any size and sign with up to three digits, as many as everything within its error rounds to: `0.0231`, `−2.3·10⁻⁵`;
+ * `0 ± 4·10⁻⁶` if not even its first digit is certain. @param {number} value @param {number} error  How far it may be from the exact one. @param {number} most  Digits.
+ */
+export function formatValue(value, error = 0, most = VALUE_DIGITS) {
+  if (value === 0 && error === 0) return "0";
+  for (let digits = most; digits > 0; digits--) {
+    const [low, high] = [value - error, value + error].map((bound) => bound.toPrecision(digits));
+    if (low === high) return withExponent(low);
+  }
+  const bound = Math.max(Math.abs(value - error), Math.abs(value + error));
+  return `0 ± ${withExponent(roundUp(bound))}`;
+}
+
+/** To one digit. @param {number} bound */
+function roundUp(bound) {
+  const unit = 10 ** Math.floor(Math.log10(bound));
+  return (Math.ceil(bound / unit - 1e-9) * unit).toPrecision(1);
+}
+
+/** @param {string} text  From `toPrecision`. */
+function withExponent(text) {
+  const number = Number(text);
+  const size = Math.abs(number);
+  const sign = number < 0 ? "−" : "";
+  if (number === 0 || (size >= 0.001 && size < 1000 && !text.includes("e"))) return sign + text.replace(/^-/, "");
+  const digits = text
+    .replace(/e.*$/, "")
+    .replace(/^[-0.]+/, "")
+    .replace(".", "").length;
+  const [mantissa, exponent] = size.toExponential(Math.max(digits - 1, 0)).split("e");
+  const power = exponent
+    .replace(/^\+/, "")
+    .replace("-", "⁻")
+    .replace(/\d/g, (digit) => SUPERSCRIPTS[Number(digit)]);
+  return `${sign}${mantissa}·10${power}`;
+}
+
 /** Whether a weight, with its error, is written as more than `< 0.001`. @param {{weight: number, error: number}} weight */
 export function isVisible({ weight, error }) {
   return weight >= 0.0005 && weight > error;

@@ -54,7 +54,9 @@ function openingNote({ opening, layers, texts, compareWith }) {
 }
 
 /** @param {import("#data/layer.js").Layer} layer @param {import("#state/store.js").State} state */
-function headName({ name, headIndices }, { heads, reduce }) {
+function headName(layer, { heads, reduce, show }) {
+  const { name, headIndices } = layer;
+  if (layer.shown(show) === "relevance") return `${name}: relevance through all layers of its kind`;
   const indices = heads.map((head) => headIndices[head]).join(", ");
   return heads.length > 1 ? `${name}, ${reduce} of heads ${indices}` : `${name}, head ${indices}`;
 }

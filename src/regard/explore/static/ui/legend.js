@@ -1,12 +1,14 @@
 // What the colors mean, with their unit.
 
-import { drawPixels, position, weightAt } from "#ui/color.js";
+import { drawPixels, drawSigned, position, weightAt } from "#ui/color.js";
 import { element } from "#ui/elements.js";
+import { formatValue } from "#ui/format.js";
+import { WORDINGS } from "#ui/shown.js";
 import { themeOf } from "#ui/theme.js";
 
 /**
  * @import { Recording } from '#data/recording.js'
- * @import { State, Store } from '#state/store.js'
+ * @import { State } from '#state/store.js'
  */
 
 const TICKS = {
@@ -37,26 +39,36 @@ export class ColorScale {
   }
 }
 
-/** @param {HTMLElement} place @param {Recording} recording @param {Store} store */
-export function mountLegend(place, recording, store) {
+/** @param {HTMLElement} place @param {Recording} recording @param {import("#state/unit.js").Units} units */
+export function mountLegend(place, recording, units) {
+  const { store } = units;
   const scale = new ColorScale();
   const unit = element("span", { class: "unit" });
   const block = element("p", { class: "hint" });
   const masked = element("span", { class: "masked-word" }, element("i", { class: "masked" }), "masked");
   const out = element("span", { class: "out-word" }, element("i", { class: "stroke out" }), "attends to");
   const into = element("span", { class: "in-word" }, element("i", { class: "stroke in" }), "is attended to by");
-  const title = element("p", { class: "legend-title" }, "Attention weight ", unit);
-  place.append(title, scale.node, block, element("p", { class: "arc-key" }, out, into, masked));
+  const name = element("span");
+  const title = element("p", { class: "legend-title" }, name, unit);
+  const above = element("span", {}, element("i", { class: "stroke" }), "row, above");
+  const below = element("span", {}, element("i", { class: "stroke in" }), "column, below");
+  place.append(title, scale.node, block, element("p", { class: "arc-key" }, out, into, above, below, masked));
   let drawn = "";
   const draw = (/** @type {State} */ state) => {
     const layer = recording.layers[state.layer];
     const heads = state.reduce === "sum" ? state.heads.length : 1;
     const thumbnails = layer.thumbnails.length;
-    const name = [themeOf(state), state.scale, state.palette, heads, layer.name, thumbnails].join(" ");
-    if (name === drawn) return;
-    drawn = name;
-    drawScale(scale, state);
-    unit.textContent = unitOf(state.scale, heads);
+    const shown = layer.shown(state.show);
+    const largest = shown === "weights" ? 1 : (units.current().head(layer, state.heads, shown)?.scaleEnd ?? null);
+    const style = [themeOf(state), state.scale, state.palette, heads, layer.name, thumbnails, shown, largest].join(" ");
+    if (style === drawn) return;
+    drawn = style;
+    name.textContent = WORDINGS[shown].title;
+    if (shown === "weights") drawScale(scale, state);
+    else drawSignedScale(scale, state, largest);
+    unit.textContent = shown === "weights" ? unitOf(state.scale, heads) : WORDINGS[shown].unit;
+    for (const key of [out, into]) key.hidden = shown !== "weights";
+    for (const key of [above, below]) key.hidden = shown === "weights" || layer.querySequence !== layer.keySequence;
     block.textContent = describeBlocks(layer);
     masked.hidden = !layer.isMasked;
   };
@@ -77,6 +89,25 @@ function drawScale(scale, state) {
     place: position(weight, state.scale),
   }));
   scale.draw((canvas) => drawPixels(canvas, line, colors, themeOf(state)), ticks);
+}
+
+/** @param {ColorScale} scale @param {State} state @param {number | null} largest  Null while it is loading. */
+function drawSignedScale(scale, state, largest) {
+  const name = state.scale === "row_max" ? "linear" : state.scale;
+  const line = {
+    rows: 1,
+    columns: 2 * SHADES - 1,
+    at: (/** @type {number} */ _, /** @type {number} */ column) => {
+      const place = column / (SHADES - 1) - 1;
+      return Math.sign(place) * weightAt(Math.abs(place), name);
+    },
+  };
+  const shares = largest === null ? [] : [-1, 0, 1];
+  const ticks = shares.map((share) => ({
+    text: state.scale === "row_max" ? String(share).replace("-", "−") : formatValue(share * Number(largest), 0, 2),
+    place: (1 + Math.sign(share) * position(Math.abs(share), name)) / 2,
+  }));
+  scale.draw((canvas) => drawSigned(canvas, line, { scale: name }, themeOf(state), 1), ticks);
 }
 
 /** @param {string} scale @param {number} heads  That are added up. */

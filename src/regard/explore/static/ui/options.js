@@ -4,6 +4,7 @@ import { REDUCTIONS } from "#data/combined_heads.js";
 import { HIDE_OPTIONS } from "#data/hidden_keys.js";
 import { PALETTES, SCALES } from "#ui/color.js";
 import { dropdown, element, hint } from "#ui/elements.js";
+import { WORDINGS } from "#ui/shown.js";
 
 /**
  * @import { Recording } from '#data/recording.js'
@@ -23,21 +24,24 @@ const nameOf = (/** @type {string} */ value) => NAMES[/** @type {keyof typeof NA
 export function mountOptions(place, recording, store) {
   const reduce = choice("reduce", "Combine heads ", REDUCTIONS, store);
   const hide = HIDE_OPTIONS.map((name) => hideBox(name, store));
+  const show = choice("show", "Show ", recording.shown, store, (value) => WORDINGS[value].option);
+  show.hidden = recording.shown.length === 1;
   place.append(
+    show,
     reduce,
     choice("scale", "Scale ", SCALES, store),
     choice("palette", "Colors ", PALETTES, store),
     element("fieldset", { class: "field" }, element("legend", {}, "Hide"), ...hide, rescaleBox(store)),
     notes(recording, store),
   );
-  store.subscribe(({ heads }) => {
-    reduce.hidden = heads.length === 1;
+  store.subscribe(({ heads, layer, show }) => {
+    reduce.hidden = heads.length === 1 || recording.layers[layer].shown(show) === "relevance";
   });
 }
 
-/** @param {string} field @param {string} label @param {string[]} values @param {Store} store */
-function choice(field, label, values, store) {
-  const options = values.map((value) => /** @type {[string, string]} */ ([value, nameOf(value)]));
+/** @param {string} field @param {string} label @param {string[]} values @param {Store} store @param {(value: string) => string} name */
+function choice(field, label, values, store, name = nameOf) {
+  const options = values.map((value) => /** @type {[string, string]} */ ([value, name(value)]));
   const { select, node } = dropdown(field, label, options, (value) => store.set({ [field]: value }));
   store.subscribe((state) => {
     select.value = state[field];
@@ -72,10 +76,15 @@ function rescaleBox(store) {
 /** Notes that say how the weights on the page differ from the model's weights between tokens. @param {Recording} recording @param {Store} store */
 function notes(recording, store) {
   const place = element("div", { class: "legend-notes" });
-  store.subscribe(({ layer, hide, rescale, mergeWords }) => {
+  store.subscribe(({ layer, hide, rescale, mergeWords, show }) => {
     const { isDense, isRemote } = recording.layers[layer];
-    const isRescaled = hide.length > 0 && rescale;
+    const shown = recording.layers[layer].shown(show);
+    const isRescaled = hide.length > 0 && rescale && shown === "weights";
     const sentences = [
+      show !== shown && `This layer has no ${WORDINGS[show].option} here, so its weights are shown.`,
+      shown !== "weights" && "Text, Matrix and the lists show it; the small maps and the other views show weights.",
+      shown === "relevance" &&
+        "Chefer et al. 2021: R − I in self-attention, so without the 1 of each token for itself.",
       mergeWords &&
         "Words: the sum over the subwords of the word attended to, the mean over the subwords of the word that attends.",
       mergeWords && !isDense && "The stored map has tokens, so the matrix shows tokens, not words.",

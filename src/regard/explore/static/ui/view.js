@@ -10,20 +10,22 @@
  *   `paint` draws the current state; `update` is called at once on every change, for controls; `layers` are loaded before
  *   painting (default: the selected layer); `table` gives the numbers that are shown, for a CSV file.
  * @typedef {{name: string, title: string, help: string, unit?: "token" | "word" | "either" | ((recording: Recording) => "token" | "either"),
- *   urlFields?: import("#state/url.js").Fields, isAvailable?(recording: Recording): boolean,
+ *   showsGradients?: boolean, urlFields?: import("#state/url.js").Fields, isAvailable?(recording: Recording): boolean,
  *   mount(place: HTMLElement, view: View): Painter}} ViewDefinition  A view, which is one file in `views/`.
  *   `name` is its id, in the URL too. `unit`: whether it shows tokens, words, or what the reader chooses (default). `urlFields`
- *   are fields of the state that it adds. `isAvailable`: for which recordings (default: all).
+ *   are fields of the state that it adds. `isAvailable`: for which recordings (default: all). `showsGradients`: whether it shows
+ *   gradients when these are chosen (default: always weights).
  */
 
 /** What a view is mounted on: the recording, and what is selected of it, in tokens or words. */
 export class View {
-  /** @param {HTMLElement} place @param {Recording} recording @param {Units} units @param {{unit?: ViewDefinition["unit"], isOpen?: () => boolean}} options */
-  constructor(place, recording, units, { unit = "either", isOpen = () => true } = {}) {
+  /** @param {HTMLElement} place @param {Recording} recording @param {Units} units @param {{unit?: ViewDefinition["unit"], showsGradients?: boolean, isOpen?: () => boolean}} options */
+  constructor(place, recording, units, { unit = "either", showsGradients = false, isOpen = () => true } = {}) {
     this.place = place;
     this.recording = recording;
     this.units = units;
     this.unitName = typeof unit === "function" ? unit(recording) : unit;
+    this.showsGradients = showsGradients;
     this.isOpen = isOpen;
     this.frame = 0;
     /** @type {Painter | null} */
@@ -91,8 +93,13 @@ export class View {
     return this.unit.text(this.layer.keys);
   }
 
+  /** What it shows of the layer: weights, or what is chosen instead. */
+  get shown() {
+    return this.showsGradients ? this.layer.shown(this.state.show) : "weights";
+  }
+
   /** The selected heads as one; null while they are loading. */
   get head() {
-    return this.unit.head(this.layer);
+    return this.unit.head(this.layer, this.state.heads, this.shown);
   }
 }

@@ -41,6 +41,7 @@ export function mountViews(place, recording, units, tools) {
     place.append(section);
     const view = new View(body, recording, units, {
       unit: definition.unit,
+      showsGradients: definition.showsGradients,
       isOpen: () => store.get().views.includes(name),
     });
     heading.append(tools(definition, view, view.mount(definition.mount)));

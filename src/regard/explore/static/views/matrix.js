@@ -23,6 +23,7 @@ const CLICK_DISTANCE = 4; // CSS pixels that a pointer may move and still click
 /** @type {ViewDefinition} */
 export default {
   name: "matrix",
+  showsGradients: true,
   title: "Matrix",
   help: "A row for each token that attends, a column for each that it may attend to; the darker a cell, the larger the weight. In long texts a block stands for many tokens, until you zoom in.",
   unit: ({ isReduced }) => (isReduced ? "token" : "either"),

@@ -1,7 +1,7 @@
 // Draws a head as a matrix: its blocks and known cells, what is masked or hidden, and the labels of its tokens.
 
 import { canvasPainters } from "#export/canvas_to_svg.js";
-import { drawPixels, position, shade } from "#ui/color.js";
+import { drawPixels, drawSigned, position, shade } from "#ui/color.js";
 import { hatch, resizeCanvas } from "#ui/drawing.js";
 import { themeOf } from "#ui/theme.js";
 
@@ -23,15 +23,20 @@ export function drawMatrix(canvas, map, layout, drawing) {
   const { state, head } = drawing;
   const context = resizeCanvas(canvas, layout.width, layout.height);
   const style = `${state.scale} ${state.palette} ${themeOf(state)}`;
-  if (map.blocks !== head.blocks || map.style !== style) {
-    (map.paint ?? drawPixels)(map.canvas, head.blocks, state, themeOf(state));
-  }
+  if (map.blocks !== head.blocks || map.style !== style)
+    (map.paint ?? painterOf(head))(map.canvas, head.blocks, state, themeOf(state));
   Object.assign(map, { blocks: head.blocks, style });
   const paint = (/** @type {any} */ other) => drawAll(other, map.canvas, layout, drawing);
   paint(context);
   canvasPainters.set(canvas, paint);
   const { left, top, cell, row, column } = layout;
   Object.assign(canvas.dataset, { left, top, cell, row, column });
+}
+
+/** What draws the blocks of a head. @param {Head} head @returns {typeof drawPixels} */
+function painterOf(head) {
+  const { isSigned, scaleEnd } = head;
+  return isSigned ? (canvas, blocks, state, theme) => drawSigned(canvas, blocks, state, theme, scaleEnd) : drawPixels;
 }
 
 /** Whether cells are drawn one by one over the blocks that hold them. @param {Head} head @param {number} cell */
@@ -59,11 +64,11 @@ function drawAll(context, map, layout, drawing) {
 /** @type {WeakMap<Blocks, {style: string, canvas: HTMLCanvasElement}>} */
 const tileCanvases = new WeakMap(); // tiles as they were drawn last
 
-/** @param {Blocks} blocks @param {any} state */
-function tileCanvas(blocks, state) {
+/** @param {Head} head @param {Blocks} blocks @param {any} state */
+function tileCanvas(head, blocks, state) {
   const style = `${state.scale} ${state.palette} ${themeOf(state)}`;
   const cached = tileCanvases.get(blocks) ?? { style: "", canvas: document.createElement("canvas") };
-  if (cached.style !== style) drawPixels(cached.canvas, blocks, state, themeOf(state));
+  if (cached.style !== style) painterOf(head)(cached.canvas, blocks, state, themeOf(state));
   cached.style = style;
   tileCanvases.set(blocks, cached);
   return cached.canvas;
@@ -86,7 +91,7 @@ function drawBlocks(context, map, { left, top, cell, row, column, rows, columns,
     const [x, y] = [left + (tile.column - column) * cell, top + (tile.row - row) * cell];
     context.clearRect(x, y, tile.blocks.columns * side, tile.blocks.rows * side);
     context.imageSmoothingEnabled = side < 1;
-    context.drawImage(tileCanvas(tile.blocks, state), x, y, tile.blocks.columns * side, tile.blocks.rows * side);
+    context.drawImage(tileCanvas(head, tile.blocks, state), x, y, tile.blocks.columns * side, tile.blocks.rows * side);
   }
   context.restore();
   context.globalAlpha = 1;

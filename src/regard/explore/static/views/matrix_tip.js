@@ -3,6 +3,7 @@
 import { rankOf } from "#data/ranked.js";
 import { element } from "#ui/elements.js";
 import { formatWeight } from "#ui/format.js";
+import { formatOf } from "#ui/shown.js";
 
 /**
  * @import { BaseHead as Head } from '#data/heads.js'
@@ -35,7 +36,7 @@ function describeCell(head, query, key) {
     const bound = `not stored in this file: at most ${formatWeight(upperBound)}`;
     return [note(bound), note(`${mean} to the ${size} keys around it, averaged over ${size} rows`)];
   }
-  const value = element("span", { class: "value" }, formatWeight(weight, error));
+  const value = element("span", { class: "value" }, formatOf(head)(weight, error));
   const row = head.row(query);
   if (row.loading) return [value];
   const index = row.entries.findIndex((entry) => entry.key === key);

@@ -12,7 +12,8 @@ import { Search } from "#views/text_search.js";
  * @import { Sequence } from '#data/sequence.js'
  * @import { Focus, Token } from '#state/store.js'
  * @import { View, ViewDefinition } from '#ui/view.js'
- * @typedef {{isSelected: boolean, isFocused: boolean, isQuery: boolean, isKey: boolean, isFound: boolean, attended: string, attending: string}} Look
+ * @typedef {{isSelected: boolean, isFocused: boolean, isQuery: boolean, isKey: boolean, isFound: boolean, attended: string, attending: string,
+ *   isNegativeKey: boolean, isNegativeQuery: boolean}} Look
  *   How a token looks; `attended` and `attending` are the strengths of its tints, empty without.
  * @typedef {{sequence: number, list: HTMLElement, tokens: HTMLElement[], focus: () => void}} TextNodes  A text on the page.
  */
@@ -34,6 +35,8 @@ const AT_REST = {
   isFound: false,
   attended: "",
   attending: "",
+  isNegativeKey: false,
+  isNegativeQuery: false,
 };
 const LOOK_FIELDS = /** @type {(keyof Look)[]} */ (Object.keys(AT_REST));
 const ROLES = { source: "Source", written: "Written, token by token", read: "Read so far" };
@@ -41,6 +44,7 @@ const ROLES = { source: "Source", written: "Written, token by token", read: "Rea
 /** @type {ViewDefinition} */
 export default {
   name: "text",
+  showsGradients: true,
   title: "Text",
   help: "The text that was read or written. Point at a token: arcs and tint show what it attends to (blue) and what attends to it (orange).",
   urlFields: { search: { initial: "", write: (search) => search, read: (text) => text.slice(0, 200) } },
@@ -83,6 +87,7 @@ class TextView {
     /** @type {Map<HTMLElement, Look>} */
     const looks = new Map();
     this.markSelected(looks);
+    this.stage.classList.toggle("signed", head?.isSigned ?? false);
     if (head) this.paintHead(head, focusedCells(view.layer, view.state), looks);
     else this.arcs.replaceChildren();
     this.setLooks(looks);
@@ -201,19 +206,27 @@ class TextView {
     for (const query of focus.queries) change(looks, queries[query], { [names[0]]: true });
     for (const key of focus.keys) change(looks, keys[key], { [names[1]]: true });
     const entries = entriesToDraw(head, queries.length, focus);
+    const isNegative = (/** @type {number} */ weight) => head.isSigned && weight < 0;
     if (entries.loading) return this.keepTints(looks);
     const tint = (/** @type {number} */ weight, /** @type {number} */ largest) => {
-      const level = Math.round(position(weight, state.scale, largest) * TINTS);
+      const [size, end] = [weight, largest].map((value) => Math.abs(value) / head.scaleEnd);
+      const level = Math.round(position(size, state.scale, end) * TINTS);
       return level ? (level / TINTS).toFixed(2) : "";
     };
     for (const { key, weight } of entries.out)
-      change(looks, keys[key], { attended: tint(weight, entries.out[0].weight) });
+      change(looks, keys[key], {
+        attended: tint(weight, entries.out[0].weight),
+        isNegativeKey: isNegative(weight),
+      });
     for (const { query, weight } of entries.in)
-      change(looks, queries[query], { attending: tint(weight, entries.in[0].weight) });
+      change(looks, queries[query], {
+        attending: tint(weight, entries.in[0].weight),
+        isNegativeQuery: isNegative(weight),
+      });
     const arcs = { rest: entries.rest, out: entries.out.slice(0, MAX_ARCS), in: entries.in.slice(0, MAX_ARCS) };
     if (this.stage.classList.contains("long")) return this.arcs.replaceChildren(); // they would run through words
     const isWrapped = this.stage.classList.contains("wrapped");
-    drawArcs(this.arcs, arcs, { queries, keys, focus, isColumn: this.isColumn, isWrapped });
+    drawArcs(this.arcs, arcs, { head, queries, keys, focus, isColumn: this.isColumn, isWrapped });
   }
 }
 
@@ -223,12 +236,15 @@ function change(looks, node, fields) {
 }
 
 /** @param {HTMLElement} node @param {Look} look */
-function setLook(node, { isSelected, isFocused, isQuery, isKey, isFound, attended, attending }) {
+function setLook(node, look) {
+  const { isSelected, isFocused, isQuery, isKey, isFound, attended, attending } = look;
   node.setAttribute("aria-selected", String(isSelected));
   node.classList.toggle("focused", isFocused);
   node.classList.toggle("as-query", isQuery);
   node.classList.toggle("as-key", isKey);
   node.classList.toggle("found", isFound);
+  node.classList.toggle("negative-key", look.isNegativeKey);
+  node.classList.toggle("negative-query", look.isNegativeQuery);
   node.style.setProperty("--attended", attended);
   node.style.setProperty("--attending", attending);
 }
@@ -274,6 +290,8 @@ function entriesToDraw(head, count, { queries, keys, cell }) {
   }
   if (count > MAX_TOKENS_AT_REST) return { rest: [], out: [], in: [], loading: false };
   const rows = Array.from({ length: count }, (_, query) => head.row(query).entries);
-  const strong = rows.flatMap((entries) => entries.filter(({ weight }) => weight >= MIN_WEIGHT_AT_REST));
+  const strong = rows.flatMap((entries) =>
+    entries.filter(({ weight }) => Math.abs(weight) >= MIN_WEIGHT_AT_REST * head.scaleEnd),
+  );
   return { rest: strongest(strong, 3 * count), out: [], in: [], loading: false };
 }

@@ -4,12 +4,13 @@ import { strongest } from "#data/ranked.js";
 import { position } from "#ui/color.js";
 import { boxOf, linkPath, middleOf } from "#ui/drawing.js";
 import { svgElement } from "#ui/elements.js";
+import { colorClass } from "#ui/shown.js";
 
 /**
  * @import { Entry } from '#data/ranked.js'
  * @import { Focus } from '#state/store.js'
  * @import { Box } from '#ui/drawing.js'
- * @typedef {{queries: HTMLElement[], keys: HTMLElement[], focus: Focus, isColumn: boolean, isWrapped: boolean}} Stage
+ * @typedef {{head: {isSigned: boolean, scaleEnd: number}, queries: HTMLElement[], keys: HTMLElement[], focus: Focus, isColumn: boolean, isWrapped: boolean}} Stage
  *   `queries` and `keys` are the same where both are one text.
  */
 
@@ -22,7 +23,7 @@ const MIN_WEIGHT = 0.01; // of an arc
  * Draw arcs in place of those that were there.
  * @param {SVGElement} svg  As large as the stage on which the tokens are. @param {Record<string, Entry[]>} entries  By direction: out, in, rest. @param {Stage} stage
  */
-export function drawArcs(svg, entries, { queries, keys, focus, isColumn, isWrapped }) {
+export function drawArcs(svg, entries, { head, queries, keys, focus, isColumn, isWrapped }) {
   const frame = svg.getBoundingClientRect();
   /** @type {Map<HTMLElement, Box>} */
   const boxes = new Map();
@@ -33,8 +34,9 @@ export function drawArcs(svg, entries, { queries, keys, focus, isColumn, isWrapp
   };
   const isOneText = queries === keys;
   const headroom = isWrapped ? WRAPPED_HEADROOM : HEADROOM;
+  const sizeOf = (/** @type {number} */ weight) => Math.abs(weight) / head.scaleEnd;
   const isDrawn = (/** @type {Entry} */ { key, weight }) =>
-    weight >= MIN_WEIGHT || (focus.cell && key === focus.keys[0]);
+    sizeOf(weight) >= MIN_WEIGHT || (focus.cell && key === focus.keys[0]);
   /** @type {(direction: string, entry: Entry) => SVGPathElement} */
   const path = (direction, { query, key, weight }) => {
     const [from, to] = [box(queries[query]), box(keys[key])];
@@ -43,9 +45,9 @@ export function drawArcs(svg, entries, { queries, keys, focus, isColumn, isWrapp
       d: isOneText
         ? arcPath(from, to, { below: direction === "in", isColumn, headroom })
         : linkPath([middleOf(from), from.top], [middleOf(to), to.bottom], isColumn),
-      class: `arc ${direction} ${kind}`,
-      "stroke-width": (0.7 + 4.6 * Math.min(weight, 1)).toFixed(2),
-      "stroke-opacity": (0.25 + 0.75 * position(weight)).toFixed(3),
+      class: `arc ${direction} ${kind} ${colorClass(head, weight, "")}`,
+      "stroke-width": (0.7 + 4.6 * Math.min(sizeOf(weight), 1)).toFixed(2),
+      "stroke-opacity": (0.25 + 0.75 * position(sizeOf(weight))).toFixed(3),
       "data-query": query,
       "data-key": key,
     });
