@@ -3,7 +3,13 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { escapeInvisible, formatWeight, isVisible, signed } from "../../../src/regard/explore/static/ui/format.js";
+import {
+  escapeInvisible,
+  formatValue,
+  formatWeight,
+  isVisible,
+  signed,
+} from "../../../src/regard/explore/static/ui/format.js";
 import { PRECISION, random } from "./fixtures.js";
 
 test("an exact weight has three decimals, or four below 0.1", () => {
