@@ -10,7 +10,7 @@ import torch
 from playwright.sync_api import expect
 
 import regard
-from helpers.explore.page_actions import arcs, layer_of, number_of, point_at, settle, token
+from helpers.explore.page_actions import arcs, layer_of, number_of, open_options, point_at, settle, token
 from regard.recordings.layer import Layer
 from regard.recordings.recording import Recording
 
@@ -57,6 +57,7 @@ def test_hidden_columns_are_blank_and_faintly_hatched(open_page, recording):
     page = open_page(recording, "#layer=encoder.0&head=0")
     before = {key: inside(page, 3, key) for key in (0, 1, 7)}
     assert all(alpha == 255 for pixels in before.values() for *_, alpha in pixels)
+    open_options(page)
     page.get_by_label("the first token").check()
     page.get_by_label("special tokens").check()
     page.wait_for_url("**hide=first,special*")
@@ -133,6 +134,7 @@ def test_with_sinks_the_rest_keeps_what_they_take(open_page):
 
 def test_rescaling_needs_something_left_out_and_works_by_keyboard(open_page, recording):
     page = open_page(recording, "#layer=encoder.0&head=0")
+    open_options(page)
     rescale, first = page.get_by_label("rescale the rest"), page.get_by_label("the first token")
     assert rescale.is_disabled()
     first.focus()
@@ -180,6 +182,7 @@ def test_of_a_sketch_squares_are_less_what_is_known_to_be_left_out(open_page, si
     page = open_page(sinking, "#head=0&token=source.790", color_scheme="light")
     dark = squares(page)
     assert dark[0] < dark[1] - 150  # the first token
+    open_options(page)
     page.get_by_label("the first token").check()
     page.wait_for_url("**hide=first*")
     page.wait_for_timeout(100)

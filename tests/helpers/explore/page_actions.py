@@ -85,5 +85,10 @@ def choose(page, head: str) -> None:
     settle(page)
 
 
+def open_options(page) -> None:
+    """Unfold the scale, the colors, and what is hidden."""
+    page.locator("details.options:not([open]) summary").click()
+
+
 def token(page, line: int, index: int):
     return page.locator("#text .tokens").nth(line).locator(".token").nth(index)

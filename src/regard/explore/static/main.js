@@ -9,6 +9,7 @@ import { bindAddress, bindNotebook, fieldsOf, fromFragment, inFrame } from "#sta
 import { mountDetails } from "#ui/details.js";
 import { mountHeadGrid } from "#ui/head_grid.js";
 import { mountHeader } from "#ui/header.js";
+import { mountLayout } from "#ui/layout.js";
 import { mountLegend } from "#ui/legend.js";
 import { mountOptions } from "#ui/options.js";
 import { mountTheme } from "#ui/theme.js";
@@ -23,6 +24,7 @@ const store = createStore(fromFragment(window.location.hash, recording, fields))
 recording.onUpdate = () => store.set({});
 const units = new Units(recording, store);
 
+mountLayout(find);
 mountTheme(find("theme"), store);
 mountHeader(find, recording, store);
 mountHeadGrid(find("overview"), recording, units);

@@ -16,7 +16,7 @@ import { themeOf } from "#ui/theme.js";
  * @typedef {{text: string, title?: string}} Caption
  */
 
-const MAX_COLUMNS = 12; // of sorted heads
+const MAX_COLUMNS = 6; // of sorted heads
 
 /** @param {HTMLElement} place @param {Recording} recording @param {import("#state/unit.js").Units} units */
 export function mountHeadGrid(place, recording, units) {

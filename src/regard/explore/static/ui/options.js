@@ -26,12 +26,19 @@ export function mountOptions(place, recording, store) {
   const hide = HIDE_OPTIONS.map((name) => hideBox(name, store));
   const show = choice("show", "Show ", recording.shown, store, (value) => WORDINGS[value].option);
   show.hidden = recording.shown.length === 1;
+  const { scale, palette, hide: hidden } = store.get();
+  const isChanged = scale !== SCALES[0] || palette !== PALETTES[0] || hidden.length > 0; // by a link
   place.append(
     show,
     reduce,
-    choice("scale", "Scale ", SCALES, store),
-    choice("palette", "Colors ", PALETTES, store),
-    element("fieldset", { class: "field" }, element("legend", {}, "Hide"), ...hide, rescaleBox(store)),
+    element(
+      "details",
+      { class: "options", ...(isChanged && { open: "" }) },
+      element("summary", {}, "Options: scale, colors, hide"),
+      choice("scale", "Scale ", SCALES, store),
+      choice("palette", "Colors ", PALETTES, store),
+      element("fieldset", { class: "field" }, element("legend", {}, "Hide"), ...hide, rescaleBox(store)),
+    ),
     notes(recording, store),
   );
   store.subscribe(({ heads, layer, show }) => {
