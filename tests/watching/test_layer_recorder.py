@@ -10,6 +10,8 @@ from helpers.model_zoo.families import LENGTH, built
 from regard.errors import StaleView
 from regard.ops.masks import Causal
 from regard.ops.request import make_request
+from regard.recordings import BatchAxis
+from regard.watching.axis_rules import Split
 from regard.watching.call import AttentionCall
 from regard.watching.layer_recorder import LayerRecorder
 from regard.watching.pending_steps import MAX_PENDING_QUERIES, PendingSteps
@@ -90,3 +92,21 @@ def test_a_prefill_changed_in_place_stays_stale_after_the_next_step(room):
     recorder.add(step, "new_tokens")
     with pytest.raises(StaleView, match="changed in place"):
         _ = recorder.weights
+
+
+def test_beams_keep_what_is_known_of_a_layer():
+    recorder = LayerRecorder("a", "decoder", {}, Retention(keep_values=True))
+    query, key = torch.randn(2, 2, 7, 4), torch.randn(2, 2, 7, 4)
+    for step, stop in ((slice(0, 6), 6), (slice(6, 7), 7)):
+        request = make_request(query[:, :, step], key[:, :, :stop], mask=Causal(), offset=step.start)
+        recorder.add(AttentionCall(request, step.start, value=key[:, :, :stop]), "new_tokens" if stop == 7 else None)
+    recorder.repeat()  # the weights of the last step are multiplied by other values, too
+    recorder.splits, recorder.batch_axis = (Split("image", (0, 1), 2),), BatchAxis("image", (0, 1), 2, ("", ""))
+    rows = torch.tensor([[1, 1], [0, 1], [0, 0]])
+    selected = recorder.select_beams(rows)
+    expected = recorder.weights.dense()
+    assert recorder.value is selected.value is None
+    assert (selected.splits, selected.batch_axis) == (recorder.splits, recorder.batch_axis)
+    assert (selected.num_keys, selected.num_queries, selected.batch_size) == (recorder.num_keys, 7, 3)
+    torch.testing.assert_close(selected.weights.dense()[[0, 2]], expected[[1, 0]])
+    assert recorder.weights.shape[0] == recorder.batch_size == 2  # as before

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -108,7 +108,9 @@ class BatchAxis:
         places = tuple(self.places[entry] for entry in entries)
         is_whole = self.windows is not None and len(entries) % self.windows.count == 0
         windows = self.windows if is_whole else None
-        return BatchAxis(self.unit, (0,) * len(entries), 1, places, windows, spans)
+        return replace(
+            self, sequences=(0,) * len(entries), num_sequences=1, places=places, windows=windows, spans=spans
+        )
 
     def token_names(self, entry: int) -> tuple[str, ...] | None:
         """``row,column`` of each token of an entry in its image; None if that is unknown."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -309,11 +310,12 @@ class LayerRecorder:
             rows: (sequences, steps) The row of the batch at each step, −1 where the sequence had ended.
         """
         self._check_versions()
-        selected = LayerRecorder(self.name, self.kind, self._measures, self._retention, self.head_indices)
+        selected = copy(self)
         selected._calls = [call.select_sequences(rows[:, step]) for step, call in enumerate(self._calls)]
         selected._valid = [(call.valid_queries, call.query.shape[2]) for call in selected._calls]
-        selected._continuation, selected._num_prefix = self._continuation, self._num_prefix
-        selected.is_dense = self.is_dense
+        selected._versions, selected._gradients, selected._pending = [], [], PendingSteps()
+        selected._concatenated = selected._inconsistency = selected._held_keys = None
+        selected.batch_size = len(rows)
         selected._results = selected._concatenate().weights.measure(self._measures)
         return selected
 
