@@ -72,7 +72,8 @@ def _check_sequence(layers: LayerList, sequence: int | None, *, is_whole: bool) 
         if axis is not None and not axis.is_known and is_whole:
             raise InvalidArgument(
                 f"sequence: expected layers whose batch is that of the model's inputs, but {layer.name} has a batch of "
-                f"{batch}, and it is not known which sequence each of them belongs to; {instead}"
+                f"{batch}, and it is not known which sequence each of them belongs to; if they are the sequences, pass "
+                f"batch_axis= to regard.watch, the axis of the model's first input that counts them; else {instead}"
             )
         counts.setdefault(batch if axis is None or not axis.is_known else axis.num_sequences, layer.name)
     if len(counts) > 1:

@@ -66,7 +66,7 @@ class BatchAxes:
     def resolve(
         self,
         model: nn.Module,
-        sizes: Collection[int],
+        counts: Collection[int],
         recorded: Collection[LayerKey],
         recorders: Mapping[LayerKey, LayerRecorder],
     ) -> None:
@@ -74,15 +74,17 @@ class BatchAxes:
 
         Args:
             model: The outermost module that ran.
-            sizes: The possible numbers of sequences of the model; none where that is not known.
+            counts: The possible numbers of sequences that the model read; none where that is not known.
             recorded: The layers of the forward pass.
             recorders: The recorder of each.
         """
         for key in dict.fromkeys((*recorded, *self._splits)):
             recorder, splits = recorders[key], self._splits.get(key, [])
-            recorder.splits = tuple(splits)
+            if recorder.is_axis_decided and key not in self._splits:  # a later step says less
+                continue
+            recorder.splits, recorder.is_axis_decided = tuple(splits), True
             count = splits[-1].num_items if splits else recorder.batch_size
-            is_known = not sizes or count in {*sizes, 1} or self._outermost.get(key) is model
+            is_known = count in counts or self._outermost.get(key) is model
             is_known = is_known and key not in self._unknown
             recorder.batch_axis = _axis(splits, count) if is_known else UNKNOWN_AXIS
 

@@ -76,6 +76,8 @@ class LayerRecorder:
         """How modules cut the entries of the batch, as far as it is known, the innermost first."""
         self.batch_axis: BatchAxis | None = None
         """What the entries of the batch are; None if they are the sequences that the model read."""
+        self.is_axis_decided = False
+        """Whether a forward pass has ended, and has said what they are."""
 
     @property
     def weights(self) -> WeightMatrix:

@@ -26,13 +26,13 @@ from regard.watching.module_inspection import (
     REGARD_LAYERS,
     around_attention,
     attention_kind,
-    batch_sizes,
     calls_kernels,
     computes_own_softmax,
     is_named_attention,
     is_of_transformers,
     uses_only_attention_interface,
 )
+from regard.watching.num_sequences import check_batch_axis, num_sequences
 from regard.watching.output_gradient import OutputGradient
 from regard.watching.recording_list import LayerCall, RecordingList, make_recorder
 from regard.watching.regard_layers import record_regard_layer
@@ -58,6 +58,7 @@ class Listener(WatchBlock):
         fuses_output: Whether the output may come from the pass that computes the measures.
         records_gradients: Whether the gradients of the weights are recorded.
         adapters: Adapters by class, beyond those that are shipped.
+        batch_axis: The axis of the model's first input that counts the sequences; None if it follows from the call.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Listener(WatchBlock):
         fuses_output: bool = False,
         records_gradients: bool = False,
         adapters: Adapters | None = None,
+        batch_axis: int | None = None,
     ) -> None:
         super().__init__(model)
         self.interventions = interventions
@@ -79,7 +81,7 @@ class Listener(WatchBlock):
         self.masks = MaskOrigins()
         self._measures, self._retention = measures, retention
         self._layer_names, self._heads, self._joined = layers, heads, joined
-        self._records_gradients, self._adapters = records_gradients, adapters or {}
+        self._records_gradients, self._adapters, self._batch_axis = records_gradients, adapters or {}, batch_axis
         self._adapter_of: dict[int, Adapter] = {}
         self._kinds: dict[int, AttentionKind] = {}
         self.forward = ForwardPass()
@@ -278,6 +280,8 @@ class Listener(WatchBlock):
                     f"weight_gradients: {type(self.model).__name__} runs without gradients, as under torch.no_grad(), "
                     "torch.inference_mode() and in generate(); call it with gradients, or leave weight_gradients out"
                 )
+            if self._batch_axis is not None:
+                check_batch_axis(self._batch_axis, args, kwargs)
             self.masks.on_forward_start()
             known = {} if self._only_interface else find_padding(kwargs)
             padding = forward.padding if _in_backward() else known
@@ -353,8 +357,8 @@ class Listener(WatchBlock):
         if id(module) in self._cutting:
             forward.batch_axes.follow(module, self.module_names[id(module)], args, kwargs, forward.recorded, recorders)
         if len(forward.modules) == 1:
-            sizes = batch_sizes(module, args, kwargs, output)
-            forward.batch_axes.resolve(module, sizes, forward.recorded, recorders)
+            counts = num_sequences(module, args, kwargs, output, self._batch_axis)
+            forward.batch_axes.resolve(module, counts, forward.recorded, recorders)
 
     def _why_nothing(self) -> str:
         """Why nothing was recorded, as far as can be known."""

@@ -6,13 +6,13 @@ import dis
 import inspect
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from types import CodeType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from regard.nn import AdditiveAttention, GraphAttention, MultiHeadAttention, SelfAttention, SelfAttention2d
 from regard.recordings.layer import AttentionKind
@@ -255,35 +255,6 @@ def _subclasses(cls: type) -> Iterator[Any]:
     for each in cls.__subclasses__():
         yield each
         yield from _subclasses(each)
-
-
-def batch_sizes(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> set[int]:
-    """The possible numbers of sequences of a call of a model; none where that is not known.
-
-    A model of transformers has as many as the first axis of its output. Of others, the batch is the first axis of the
-    first input or output, or the second axis of an input (tokens, batch) or (tokens, batch, width).
-    """
-    first = _first_tensor(_values(output))
-    outputs = set() if first is None else {first.shape[0]}
-    if is_of_transformers(model):
-        return outputs
-    first = _first_tensor((*args, *kwargs.values()))
-    return set() if first is None else outputs | {first.shape[0], *first.shape[1 : 2 if first.ndim < 4 else 1]}
-
-
-def _values(output: Any) -> Iterable[Any]:
-    """The parts of a model's output."""
-    if isinstance(output, Mapping):
-        return output.values()
-    return output if isinstance(output, (tuple, list)) else (output,)
-
-
-def _first_tensor(values: Iterable[Any]) -> Tensor | None:
-    """The first tensor with a batch and another axis."""
-    for value in values:
-        if isinstance(value, Tensor) and value.ndim > 1:
-            return value
-    return None
 
 
 def is_of_transformers(model: nn.Module) -> bool:

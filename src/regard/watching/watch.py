@@ -37,6 +37,7 @@ def watch(
     knockout: Mapping[str, Pairs] | None = None,
     weight_gradients: bool = False,
     adapters: Adapters | None = None,
+    batch_axis: int | None = None,
 ) -> AbstractContextManager[WatchResult]:
     """Record what a model attends to while it runs, with the kernels that it uses anyway and the same output.
 
@@ -77,6 +78,10 @@ def watch(
             `regard.watching.adapters.AttentionInputs`, or a list of them. It is not called where calls inside the
             module were recorded. Default: those for known classes of transformers and PyTorch Geometric, which are
             always there, and give way to yours.
+        batch_axis: The axis of the model's first input that counts the sequences: 1 for an input (tokens, batch) or
+            (tokens, batch, width). It tells `Recording.select` whether the batch of a layer is that of the model.
+            Default: the first axis, unless its size could be the number of blocks of tokens of an input (tokens,
+            batch); for modules of torch what their `batch_first` says.
 
     Returns:
         A context manager that yields a `WatchResult`: ``result.layers`` has the layers of the last forward pass,
@@ -86,7 +91,7 @@ def watch(
         InvalidType: If an argument has a wrong type.
         InvalidArgument: If a layer is unknown or another argument is wrong; on entering, if the model is already being
             watched; on leaving, if nothing was recorded or an intervention had no effect; while the model runs, if
-            `max_bytes` would be exceeded, or attention cannot be recorded.
+            `max_bytes` would be exceeded, attention cannot be recorded, or the first input has no `batch_axis`.
 
     Memory:
         O(tokens * d_model) per layer with ``keep_qk=True``, and that of the measures. Captured scores are O(tokens²).
@@ -146,6 +151,7 @@ def watch(
             checks.fail_type(f"exact_output: expected True or False, got {short_repr(exact_output)}")
         if interventions is not None:
             interventions.check(checks, names)
+        checks.integer("batch_axis", batch_axis, low=0, optional=True)
         if adapters is not None:
             check_adapters(checks, adapters, model)
     if layer_names is not None:  # and all modules below them
@@ -161,6 +167,7 @@ def watch(
         not exact_output,
         weight_gradients,
         adapters,
+        batch_axis,
     )
 
 
