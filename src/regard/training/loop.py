@@ -233,6 +233,9 @@ class _Run:
         gradients of the shares, so lossᵢ is multiplied by W nᵢ / Σᵢ nᵢ. Each process has a share, except that those
         which compute one model together (``trainer.tensor_parallel``) read the same batches.
 
+        What changes gradients or weights after the backward pass must be equal in all processes, also random numbers:
+        nothing brings weights together again that have drifted apart.
+
         Raises:
             TrainingDiverged: If the losses of a logged row and the weights are not finite.
         """

@@ -122,8 +122,9 @@ class ProgressLogger:
         return is_first or (self.bar is not None and time.perf_counter() - self.shown_at > REFRESH_SECONDS)
 
     def _log_row(self, epoch: int, learning_rate: float) -> bool:
-        sums = torch.tensor([*map(float, self.losses), self.num_targets, self.num_timed_targets])
-        *losses, num_targets, num_timed_targets = sum_over_data(self.fabric, sums.to(self.fabric.device)).tolist()
+        values = [*map(float, self.losses), self.num_targets, self.num_timed_targets]
+        sums = torch.tensor(values, dtype=torch.float64)  # float32 counts to 2^24
+        *losses, num_targets, num_timed_targets = sum_over_data(self.fabric, sums).tolist()
         means = [loss / num_targets for loss in losses]
         speed = round(num_timed_targets / (time.perf_counter() - self.started_at))
         row = {"epoch": epoch, **dict(zip(self.names, means, strict=True)), "learning_rate": learning_rate}
