@@ -6,10 +6,9 @@ from `dense`, as if the matrix were that tensor; it raises where `dense` does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from math import prod
 from numbers import Number
-from operator import index
 from typing import Any, NamedTuple, NoReturn, Self
 
 import numpy as np
@@ -17,16 +16,15 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from regard.errors import InvalidArgument, short_repr
+from regard.errors import InvalidArgument
 from regard.ops.contractions import einsum, matmul
+from regard.ops.reductions import Reductions
 
 DENSE_LIMIT = 2**28
 """Largest number of cells that are computed without an explicit limit: 1 GiB in float32."""
 
 ROWS_AND_COLUMNS = ({2, 3}, {-2, -1}, {2, -1}, {-2, 3})
 """The axes of queries and keys, as their numbers can be given."""
-
-Dims = int | Sequence[int] | None
 
 _INSTEAD = {
     "argsort": "W.topk(k)",
@@ -81,18 +79,13 @@ class MaxOverKeys(NamedTuple):
     indices: Tensor
 
 
-class TensorFunctions:
+class TensorFunctions(Reductions):
     """Base of lazy matrices that torch's functions take.
 
     Subclasses have `shape`, `dtype`, `device`, `dense` and `reduce_axes`.
     """
 
     __array_priority__ = 1000  # NumPy leaves its operators to this class
-
-    @property
-    def shape(self) -> torch.Size:
-        """The size of each axis."""
-        raise NotImplementedError
 
     @property
     def dtype(self) -> torch.dtype:
@@ -106,10 +99,6 @@ class TensorFunctions:
 
     def dense(self, limit: int = DENSE_LIMIT) -> Tensor:
         """All cells as a tensor."""
-        raise NotImplementedError
-
-    def reduce_axes(self, name: str, dims: tuple[int, ...]) -> Tensor:
-        """The ``sum``, ``amax`` or ``amin`` over some axes, which stay with size 1."""
         raise NotImplementedError
 
     @staticmethod
@@ -228,11 +217,6 @@ class TensorFunctions:
         return self.dense_for("indexing")[index]
 
     @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return len(self.shape)
-
-    @property
     def requires_grad(self) -> bool:
         """Whether its cells have a gradient."""
         raise NotImplementedError
@@ -281,84 +265,6 @@ class TensorFunctions:
     def to(self, *args: Any, **options: Any) -> Any:
         """The same matrix on another device; in another dtype, the dense one. Arguments are those of ``Tensor.to``."""
         raise NotImplementedError
-
-    def sum(
-        self,
-        dim: Dims = None,
-        keepdim: bool = False,
-        *,
-        dtype: torch.dtype | None = None,
-        axis: Dims = None,
-        out: None = None,
-    ) -> Any:
-        """The sum over axes, as ``dense().sum(dim)``, in memory linear in what it returns."""
-        return self._reduced("sum", dim if axis is None else axis, keepdim, dtype)
-
-    def mean(
-        self,
-        dim: Dims = None,
-        keepdim: bool = False,
-        *,
-        dtype: torch.dtype | None = None,
-        axis: Dims = None,
-        out: None = None,
-    ) -> Any:
-        """The mean over axes, as ``dense().mean(dim)``, in memory linear in what it returns."""
-        dims = self._dims(dim if axis is None else axis)
-        return self._reduced("sum", dims, keepdim, dtype) / prod(self.shape[each] for each in dims)
-
-    def amax(self, dim: Dims = None, keepdim: bool = False) -> Any:
-        """The largest cell over axes, as ``dense().amax(dim)``."""
-        return self._reduced("amax", dim, keepdim)
-
-    def amin(self, dim: Dims = None, keepdim: bool = False) -> Any:
-        """The smallest cell over axes, as ``dense().amin(dim)``."""
-        return self._reduced("amin", dim, keepdim)
-
-    def max(self, dim: Any = None, keepdim: bool = False, *, axis: Dims = None, out: None = None) -> Any:
-        """The largest cell; with an axis, the largest cells and their indices, as ``dense().max(dim)``."""
-        if dim is None:
-            return self.amax(axis)
-        return self.dense_for("max").max(dim, *([] if isinstance(dim, Tensor) else [keepdim]))
-
-    def min(self, dim: Any = None, keepdim: bool = False, *, axis: Dims = None, out: None = None) -> Any:
-        """The smallest cell; with an axis, the smallest cells and their indices, as ``dense().min(dim)``."""
-        if dim is None:
-            return self.amin(axis)
-        return self.dense_for("min").min(dim, *([] if isinstance(dim, Tensor) else [keepdim]))
-
-    def argmax(self, dim: int | None = None, keepdim: bool = False) -> Tensor:
-        """The index of the largest cell, as ``dense().argmax(dim)``."""
-        if dim is None:
-            return self.dense_for("argmax").argmax()
-        return self.max(dim, keepdim).indices
-
-    def topk(self, k: int, dim: int = -1, largest: bool = True, *rest: bool, **options: bool) -> Any:
-        """The k largest cells and their indices, as ``dense().topk(k, dim)``."""
-        return self.dense_for("topk").topk(k, dim, largest, *rest, **options)
-
-    def _reduced(self, name: str, dim: Dims, keepdim: bool, dtype: torch.dtype | None = None) -> Tensor:
-        if not isinstance(keepdim, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - as two axes in a row
-            raise TypeError(f"keepdim: expected a bool, got {short_repr(keepdim)}; pass several axes as a tuple")
-        dims = self._dims(dim)
-        result = self.reduce_axes(name, dims)
-        result = result if keepdim else result.squeeze(dims)
-        return result if dtype is None else result.to(dtype)
-
-    def _dims(self, dim: Dims) -> tuple[int, ...]:
-        """Axes by number; None and no axes are all.
-
-        Raises:
-            IndexError: As torch does.
-        """
-        given = range(self.ndim) if dim is None else dim if isinstance(dim, Sequence) else [index(dim)]
-        for each in given:
-            if not -self.ndim <= each < self.ndim:
-                raise IndexError(f"dim: expected {-self.ndim} to {self.ndim - 1}, got {each}")
-        dims = tuple(each % self.ndim for each in given) or tuple(range(self.ndim))
-        if len({*dims}) < len(dims):
-            raise RuntimeError(f"dim: expected each axis once, got {tuple(given)}")
-        return dims
 
 
 def check_cells(cells: int, limit: int, dtype: torch.dtype) -> None:

@@ -18,6 +18,11 @@ inline bool is_relative(const ScoreStep& step) {
     return step.kind == ADD_RELATIVE_KEY || step.kind == ADD_RELATIVE_QUERY;
 }
 
+// Floats from a row of numbers by distance to the next: not a power of two, so that rows do not share the cache's sets.
+inline int64_t relative_width(int64_t distances) {
+    return round_up(distances, 32) + 16;
+}
+
 // The vectors of a head, one after another in each feature: panels cannot start at any distance.
 class RelativeVectors {
   public:
@@ -26,7 +31,7 @@ class RelativeVectors {
           reach(step.shift),
           features(features),
           distances(round_up(2 * reach + 1 + 2 * COLUMNS, LANES)),
-          width(round_up(distances, 32) + 16),  // not a power of two, so that features do not share the cache's sets
+          width(relative_width(distances)),
           vectors(allocate(features * width)),
           products(allocate(RELATIVE_GROUP * COLUMNS)) {}
 

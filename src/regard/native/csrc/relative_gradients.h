@@ -19,10 +19,11 @@ class RelativeGradients {
           matrix(scores.matrix),
           reach(step.shift),
           distances(2 * reach + 1),
+          width(relative_width(distances)),
           padded_dim(round_up(matrix.head_dim, LANES)),
           vectors(distances, matrix.head_dim, true),
           grad_vectors(distances, matrix.head_dim, step.gradient != nullptr),
-          sums(allocate(RELATIVE_GROUP * distances)),
+          sums(allocate(RELATIVE_GROUP * width)),
           group(allocate(RELATIVE_GROUP * padded_dim)) {}
 
     void start(int64_t b, int64_t h) {
@@ -34,11 +35,13 @@ class RelativeGradients {
         vectors.read(step.values, batch, head, distances);
     }
 
-    // Add the gradients of a block of rows, whose queries are `width` apart.
-    void add(const float* grad_scores, float* grad_query, int64_t width, Panels& grad_key) {
-        if (step.kind == ADD_RELATIVE_KEY) {
+    // Add the gradients of a block of rows, whose queries are `query_width` apart.
+    void add(const float* grad_scores, float* grad_query, int64_t query_width, Panels& grad_key) {
+        const bool is_key = step.kind == ADD_RELATIVE_KEY;
+        if (!grad_vectors.count && !(is_key ? grad_query != nullptr : grad_key.count > 0)) return;
+        if (is_key) {
             for (int64_t r = 0; r < rows.count(); r += RELATIVE_GROUP)
-                add_to_queries(grad_scores, r, grad_query, width);
+                add_to_queries(grad_scores, r, grad_query, query_width);
             return;
         }
         for (int64_t a = 0; a < rows.num_blocks(); a++)
@@ -51,7 +54,7 @@ class RelativeGradients {
     }
 
   private:
-    void add_to_queries(const float* grad_scores, int64_t first, float* grad_query, int64_t width) {
+    void add_to_queries(const float* grad_scores, int64_t first, float* grad_query, int64_t query_width) {
         const int64_t count = std::min(RELATIVE_GROUP, rows.count() - first), last = rows.num_blocks() - 1;
         if (last < 0) return;
         clear(first, count, rows.first_key(0), rows.first_key(last) + rows.num_keys(last) - 1);
@@ -59,12 +62,12 @@ class RelativeGradients {
         if (grad_vectors.count)
             read_rows(matrix.query, scores.b, scores.h, scores.first + first, scores.first + first + count,
                       matrix.head_dim, group.get(), padded_dim, matrix.scale);
-        multiply(count, grad_query + first * width, width, PANEL);
+        multiply(count, grad_query ? grad_query + first * query_width : nullptr, query_width, PANEL);
     }
 
     // One distance may collect nearly all keys of a row: they are added up in double.
     void add_up_keys(const float* grad_scores, int64_t r, int64_t i) {
-        float* to = sums.get() + i * distances;
+        float* to = sums.get() + i * width;
         double before = 0, after = 0;
         for (int64_t a = 0; a < rows.num_blocks(); a++) {
             const float* from = grad_scores + a * KEY_BLOCK;
@@ -82,16 +85,38 @@ class RelativeGradients {
     void add_to_keys(const float* grad_scores, int64_t a, int64_t j, Panels& grad_key) {
         const int64_t count = std::min(RELATIVE_GROUP, rows.num_keys(a) - j), key = rows.first_key(a) + j;
         clear(0, rows.count(), key, key + count - 1);
-        for (int64_t r = 0; r < rows.count(); r++) {
+        for (int64_t r = 0; r < rows.count();) {
             const float* from = grad_scores + r * rows.width + a * KEY_BLOCK + j;
+            if (add_up_rows(from, r, key, count)) {
+                r += LANES;
+                continue;
+            }
             const int64_t distance = key - scores.position(r) + reach;
             for (int64_t i = 0; i < count; i++)
-                sums[i * distances + std::clamp<int64_t>(distance + i, 0, distances - 1)] += matrix.scale * from[i];
+                sums[i * width + std::clamp<int64_t>(distance + i, 0, distances - 1)] += matrix.scale * from[i];
+            r++;
         }
         if (grad_vectors.count)
             read_rows(matrix.key, scores.b, matrix.kv_head(scores.h), key, key + count, matrix.head_dim, group.get(),
                       padded_dim);
         multiply(count, grad_key.count ? grad_key.at(0, key) : nullptr, PANEL, grad_key.keys * PANEL);
+    }
+
+    // Add LANES rows at once to the sums of a group of keys, if they have consecutive positions and no cell is clipped.
+    bool add_up_rows(const float* from, int64_t r, int64_t key, int64_t count) {
+        const int64_t distance = key - scores.position(r) - (LANES - 1) + reach;  // from the last row on
+        if (distance < 0 || distance + LANES + RELATIVE_GROUP > distances) return false;
+        if (scores.count_consecutive(r, LANES) < LANES) return false;
+        for (int64_t j = 0; j < count; j += LANES) {
+            Floats square[LANES];
+            for (int64_t l = 0; l < LANES; l++) square[l] = load(from + (LANES - 1 - l) * rows.width + j);
+            transpose(square);
+            for (int64_t i = 0; i < std::min<int64_t>(LANES, count - j); i++) {
+                float* to = sums.get() + (j + i) * width + distance + j + i;
+                store(to, load(to) + matrix.scale * square[i]);
+            }
+        }
+        return true;
     }
 
     // Set the sums to 0 for all distances from some rows to some keys.
@@ -103,8 +128,7 @@ class RelativeGradients {
         }
         low = std::clamp(first_key - farthest, -reach, reach) + reach;
         high = std::clamp(last_key - nearest, -reach, reach) + reach;
-        for (int64_t i = 0; i < RELATIVE_GROUP; i++)
-            std::memset(sums.get() + i * distances + low, 0, 4 * (high - low + 1));
+        for (int64_t i = 0; i < RELATIVE_GROUP; i++) std::memset(sums.get() + i * width + low, 0, 4 * (high - low + 1));
     }
 
     // Multiply the sums with the vectors, and their transpose with the group.
@@ -113,20 +137,20 @@ class RelativeGradients {
     void multiply(int64_t count, float* to, int64_t row, int64_t panel) {
         const float* from = sums.get() + low;
         for (int64_t p = 0; p < vectors.count && to; p++)
-            multiply_panel<true>(from, distances, 1, vectors.at(p, low), PANEL, to + p * panel, row, count,
-                                 high - low + 1, vectors.columns(p));
+            multiply_panel<true>(from, width, 1, vectors.at(p, low), PANEL, to + p * panel, row, count, high - low + 1,
+                                 vectors.columns(p));
         for (int64_t p = 0; p < grad_vectors.count; p++)
-            multiply_panel<true>(from, 1, distances, group.get() + p * PANEL, padded_dim, grad_vectors.at(p, low),
-                                 PANEL, high - low + 1, count, vectors.columns(p));
+            multiply_panel<true>(from, 1, width, group.get() + p * PANEL, padded_dim, grad_vectors.at(p, low), PANEL,
+                                 high - low + 1, count, vectors.columns(p));
     }
 
     const ScoreStep& step;
     const Rows& rows;
     const Scores& scores;
     const Matrix& matrix;
-    const int64_t reach, distances, padded_dim;
+    const int64_t reach, distances, width, padded_dim;
     Panels vectors, grad_vectors;
-    FloatArray sums;   // (group, distances)
+    FloatArray sums;   // (group, width)
     FloatArray group;  // its queries or keys
     int64_t packed = -1, low = 0, high = 0;
 };

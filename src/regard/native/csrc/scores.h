@@ -179,6 +179,13 @@ class Scores {
     int64_t row_of_rules(int64_t r) const { return matrix.row_index ? matrix.row_index[first + r] : first + r; }
     int64_t position(int64_t r) const { return row_of_rules(r) + matrix.offset; }
 
+    // How many rows from one on have consecutive positions, up to a limit.
+    int64_t count_consecutive(int64_t r, int64_t most) const {
+        int64_t count = 1;
+        while (count < most && r + count < rows && position(r + count) == position(r) + count) count++;
+        return count;
+    }
+
     const Matrix& matrix;
     const int64_t key_blocks, max_rows;
     int64_t b = 0, h = 0, first = 0, rows = 0;
@@ -292,13 +299,6 @@ class Scores {
                                            to + r * width + j, width);
             }
         }
-    }
-
-    // How many rows from one on have consecutive positions, up to a limit.
-    int64_t count_consecutive(int64_t r, int64_t most) const {
-        int64_t count = 1;
-        while (count < most && r + count < rows && position(r + count) == position(r) + count) count++;
-        return count;
     }
 
     static void apply_mask(uint64_t bits, float* scores) {
