@@ -15,6 +15,7 @@ import torch
 
 from helpers.ops.cases import CPU_KERNELS
 from regard.diagnostics import cases, speed
+from regard.diagnostics.cases import CASES
 from regard.ops.kernels.dispatch import KERNELS
 from regard.ops.kernels.sdpa import Sdpa
 
@@ -76,12 +77,32 @@ def test_json_has_the_same(regard):
     assert "speed" not in json.loads(regard("check", "--json", "--no-speed").out)
 
 
-def test_cases_for_which_the_time_is_too_short_are_counted(regard, monkeypatch):
-    monkeypatch.setattr("regard.cli.check.MAX_SECONDS_TO_COMPARE", 0.0)
-    result = regard("check", "--no-speed")
-    assert result.code == 0
-    assert result.out.endswith(" Left out, because this machine is slow or busy: 2 cases\n")
-    assert json.loads(regard("check", "--no-speed", "--json").out)["num_cases_left_out"] == 2
+def test_each_kernel_is_compared_and_the_cases_that_do_not_fit_the_time_are_named(regard, monkeypatch):
+    names = "causal, square", "grouped", "mask neighbors", "score alibi"
+    monkeypatch.setattr(cases, "CASES", [case for case in CASES if case.name in names])
+    result = regard("check", "--no-speed", "--minutes", "0")
+    assert (result.code, result.err) == (0, "")
+    assert all(f" {kernel.name} " in result.out for kernel in CPU_KERNELS)
+    assert result.out.endswith(" Left out for lack of time (--minutes 0): causal, square; score alibi\n")
+    report = json.loads(regard("check", "--no-speed", "--minutes", "0", "--json").out)
+    assert report["cases_left_out"] == ["causal, square", "score alibi"]
+    assert set(report["largest_differences"]) == {kernel.name for kernel in CPU_KERNELS}
+    report = json.loads(regard("check", "--no-speed", "--minutes", "5", "--json").out)
+    assert report["cases_left_out"] == []
+
+
+def test_time_for_the_speed_is_left(regard):
+    report = json.loads(regard("check", "--minutes", "0", "--json").out)
+    assert report["speed"] == []
+    assert report["num_results"] > 0
+
+
+@pytest.mark.parametrize("minutes", ["-1", "nan", "soon"])
+def test_minutes_that_are_none_are_refused(regard, minutes):
+    result = regard("check", "--minutes", minutes)
+    assert (result.code, result.out) == (2, "")
+    assert "--minutes" in result.err
+    assert minutes in result.err
 
 
 @pytest.mark.usefixtures("_broken")

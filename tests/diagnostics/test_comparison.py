@@ -9,7 +9,7 @@ import torch
 
 from regard.diagnostics.calls import TOLERANCES
 from regard.diagnostics.cases import CASES, MASKS, SHAPES, Case
-from regard.diagnostics.comparison import Difference, compare, dtypes_of, runs_on
+from regard.diagnostics.comparison import Difference, compare, dtypes_of, in_order_of_coverage, runs_on
 from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.dispatch import KERNELS
 from regard.ops.kernels.native.kernel import Native
@@ -29,6 +29,17 @@ def test_every_kernel_is_right(case):
     ]
     assert [str(each) for each in comparisons if each.is_wrong] == []
     assert {"blockwise", "reference"} <= {each.kernel for each in comparisons}
+
+
+def test_the_first_cases_cover_each_kernel_and_each_kind():
+    kernels = [kernel for kernel in KERNELS if runs_on(kernel, CPU)]
+    cases = in_order_of_coverage(CASES, kernels, CPU)
+    assert sorted(case.name for case in cases) == sorted(SOME)
+    first = cases[: len(kernels)]
+    for kernel in kernels:
+        assert any(compare(kernel, case, torch.float32, CPU) for case in first), kernel.name
+    kinds = {case.name.split()[0] for case in cases[: len(kernels) + 6]}
+    assert {"mask", "score", "causal,"} < kinds
 
 
 def test_every_kernel_is_compared_and_the_cases_differ():

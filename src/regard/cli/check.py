@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from regard.diagnostics.comparison import Difference
     from regard.diagnostics.speed import Speeds
 
-MAX_SECONDS, MAX_SECONDS_TO_COMPARE = 50.0, 32.0
-"""What is not begun after so many seconds is left out."""
+SHARE_TO_BEGIN, SHARE_TO_COMPARE = 5 / 6, 8 / 15
+"""What is not begun after these shares of the time is left out; the second is that of the comparison before speed."""
 MAX_LISTED = 20
 """Maximum number of calls with wrong results in the report; `--json` has all results."""
 MIN_CELLS_OF_THREADS = 2**16
@@ -33,16 +33,19 @@ def check(
     *,
     device: Annotated[str, typer.Option(help="Device to check: cpu, cuda, cuda:1 or mps.")] = "cpu",
     speed: Annotated[bool, typer.Option("--speed/--no-speed", help="Measure the speed, too.")] = True,
+    minutes: Annotated[float, typer.Option(min=0, help="Time limit; what does not fit is left out.")] = 1.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Check that every kernel computes what it should on this machine, and measure its speed; takes less than a minute.
+    """Check that every kernel computes what it should on this machine, and measure its speed, in a minute.
 
     Compares outputs, gradients and measures of each kernel with the definition of attention in float64, for many masks,
     scores, shapes and dtypes. Then it measures `attend` next to PyTorch's SDPA; close other programs for that.
 
         regard check
         regard check --device cuda --no-speed
+        regard check --minutes 10
 
+    Each kernel is compared first, whatever the time limit; the report names the cases that were left out.
     The exit code is 1 if a result is wrong. The report then names kernel, case and difference; paste all of it into a
     bug report.
     """
@@ -50,8 +53,9 @@ def check(
 
     start = perf_counter()
     target = available_device(device)
-    differences, num_left_out = _compare(target)
-    speeds = _measure(target, MAX_SECONDS - (perf_counter() - start)) if speed else None
+    max_seconds = 60 * minutes * SHARE_TO_BEGIN
+    differences, left_out = _compare(target, 60 * minutes * SHARE_TO_COMPARE if speed else max_seconds)
+    speeds = _measure(target, max_seconds - (perf_counter() - start)) if speed else None
     wrong = [each for each in differences if each.is_wrong]
     machine = gather_machine()
     if as_json:
@@ -59,7 +63,7 @@ def check(
             **machine,
             "device": str(target),
             "num_results": len(differences),
-            "num_cases_left_out": num_left_out,
+            "cases_left_out": left_out,
             "largest_differences": _largest(differences),
             "wrong": [each.as_dict() for each in wrong],
         }
@@ -70,40 +74,45 @@ def check(
     else:
         print_facts(machine)
         _print_differences(differences, wrong)
-        if num_left_out:
-            print(f" Left out, because this machine is slow or busy: {num_left_out:,} cases")
+        if left_out:
+            more = f", and {len(left_out) - MAX_LISTED:,} more" if len(left_out) > MAX_LISTED else ""
+            print(f" Left out for lack of time (--minutes {minutes:g}): {'; '.join(left_out[:MAX_LISTED])}{more}")
         if speeds is not None:
             _print_speed(speeds)
     if wrong:
         raise typer.Exit(1)
 
 
-def _compare(device: torch.device) -> tuple[list[Difference], int]:
-    """The differences of all kernels, and the number of cases for which the time was not enough."""
+def _compare(device: torch.device, max_seconds: float) -> tuple[list[Difference], list[str]]:
+    """The differences of all kernels, and the names of the cases for which the time was not enough."""
     import torch
 
     from regard.diagnostics.cases import CASES
-    from regard.diagnostics.comparison import compare, dtypes_of, runs_on
+    from regard.diagnostics.comparison import compare, dtypes_of, in_order_of_coverage, runs_on
     from regard.ops.kernels.dispatch import KERNELS
 
+    start = perf_counter()
     kernels, threads = [kernel for kernel in KERNELS if runs_on(kernel, device)], torch.get_num_threads()
+    cases, missing = in_order_of_coverage(CASES, kernels, device), {kernel.name for kernel in kernels}
     differences: list[Difference] = []
-    num_compared, start = 0, perf_counter()
+    left_out: list[str] = []
     try:
-        with progress("comparing kernels with the definition", len(CASES), "cases") as advance:
-            for case in CASES:
-                if perf_counter() - start > MAX_SECONDS_TO_COMPARE:
-                    break
+        with progress("comparing kernels with the definition", len(cases), "cases") as advance:
+            for case in cases:
+                if perf_counter() - start > max_seconds and not missing:
+                    left_out.append(case.name)
+                    continue
                 # The threads of a small call wait for each other on a busy machine.
                 torch.set_num_threads(threads if case.shape.queries * case.shape.keys >= MIN_CELLS_OF_THREADS else 1)
                 for kernel in kernels:
                     for dtype in dtypes_of(kernel, device):
-                        differences += compare(kernel, case, dtype, device)
-                num_compared += 1
+                        found = compare(kernel, case, dtype, device)
+                        missing -= {each.kernel for each in found}
+                        differences += found
                 advance(1)
     finally:
         torch.set_num_threads(threads)
-    return differences, len(CASES) - num_compared
+    return differences, left_out
 
 
 def _measure(device: torch.device, max_seconds: float) -> Speeds:

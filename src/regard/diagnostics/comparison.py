@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from itertools import zip_longest
 from math import inf
 from typing import Any
 
 import torch
 
 from regard.diagnostics.calls import Tensors, difference, tolerance
-from regard.diagnostics.cases import Case
+from regard.diagnostics.cases import MASKS, SCORES, SHAPES, Case
 from regard.ops.kernels.base import Kernel
 from regard.ops.kernels.reference import Reference
 
@@ -61,6 +63,22 @@ def runs_on(kernel: Kernel, device: torch.device) -> bool:
 def dtypes_of(kernel: Kernel, device: torch.device) -> list[torch.dtype]:
     """The dtypes that a kernel supports on a device."""
     return [dtype for dtype in kernel.dtypes if device.type != "mps" or dtype != torch.float64]
+
+
+def in_order_of_coverage(cases: Sequence[Case], kernels: Iterable[Kernel], device: torch.device) -> list[Case]:
+    """Cases such that any number of the first ones covers much: one for each kernel, then one of each kind in turn."""
+    covering = {next((case for case in cases if _supports(kernel, case, device)), cases[0]): None for kernel in kernels}
+    kinds: dict[tuple[bool, ...], list[Case]] = {}
+    for case in cases:
+        kind = case.mask is MASKS["none"], case.score is SCORES["scaled_dot"], case.shape == SHAPES["square"]
+        kinds.setdefault(kind, []).append(case)
+    in_turn = (case for cases_of_kinds in zip_longest(*kinds.values()) for case in cases_of_kinds if case is not None)
+    return [*covering, *(case for case in in_turn if case not in covering)]
+
+
+def _supports(kernel: Kernel, case: Case, device: torch.device) -> bool:
+    call = case.call(dtypes_of(kernel, device)[0], device).with_measures_of(kernel)
+    return not any(kernel.unsupported_reasons(call.inputs()))
 
 
 def compare(kernel: Kernel, case: Case, dtype: torch.dtype, device: torch.device) -> list[Difference]:
