@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
-from helpers.explore.page_actions import choose, layer_of, token
+from helpers.explore.page_actions import choose, layer_of, settle, token
 from regard.explore.opening import opening_head, opening_token
 from regard.pipelines import Translator
 from regard.text import group_into_words
@@ -69,3 +70,34 @@ def test_the_captions_of_ranked_thumbnails_are_the_words_that_get_most(translati
     best.sort(reverse=True)
     assert [float(weight) for _, weight in captions] == pytest.approx([weight for weight, _ in best], abs=0.5001e-3)
     assert [word for word, _ in captions] == [word for _, word in best]
+
+
+def test_the_counts_of_words_filter_the_heads_and_say_which_of_them_is_shown(translation, open_page):
+    page = open_page(translation, f"#{FRAGMENT}")
+    captions = page.locator(".captioned .caption")
+    expect(captions.first).to_be_visible()
+    settle(page)
+    words = Counter(text.split("\n")[0] for text in captions.all_text_contents())
+    buttons = page.locator(".counts button")
+    counts = dict(text.rsplit(" ", 1) for text in buttons.all_text_contents())
+    assert {word: int(count) for word, count in counts.items()} == words
+    assert [*counts.values()] == sorted(counts.values(), key=int, reverse=True)
+    total = sum(words.values())
+    sentence = f"The head shown is one of the {words['animal']} of {total} that look most at “animal”."
+    assert page.locator(".counts .hint").text_content() == sentence
+    buttons.filter(has_text="animal").click()
+    expect(captions).to_have_count(words["animal"])
+    assert {text.split("\n")[0] for text in captions.all_text_contents()} == {"animal"}
+    page.wait_for_url("**looks_at=animal*")
+    again = open_page(translation, "#" + page.url.partition("#")[2])
+    expect(again.locator(".captioned")).to_have_count(words["animal"])
+    buttons.filter(has_text="animal").click()
+    expect(captions).to_have_count(total)
+
+
+def test_sorted_thumbnails_name_layer_and_head(translation, open_page):
+    page = open_page(translation, f"#{FRAGMENT}")
+    expect(page.locator(".captioned").first).to_be_visible()
+    names = page.locator(".captioned .thumbnail").evaluate_all("nodes => nodes.map(n => n.getAttribute('aria-label'))")
+    shown = page.locator(".caption-head").all_text_contents()
+    assert shown == [re.sub(r"encoder\.(\d+), head (\d+)", r"E\1·\2", name) for name in names]

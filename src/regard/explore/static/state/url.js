@@ -114,6 +114,7 @@ const PAGE_FIELDS = {
     write: (sort) => sort,
     read: (text, { layers }) => (text === "selection" || Object.hasOwn(layers[0].scores, text) ? text : undefined),
   },
+  looksAt: { name: "looks_at", initial: "", write: (word) => word, read: (text) => text.slice(0, 200) },
   minScore: { ...fraction(0), name: "min_score" },
   theme: oneOf(THEMES),
 };

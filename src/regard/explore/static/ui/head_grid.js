@@ -122,12 +122,20 @@ class HeadGrid {
       element(
         "div",
         { role: "row", class: "row sorted" },
-        ...line.map(({ thumbnail, caption }) => captioned(thumbnail.cell, caption)),
+        ...line.map(({ thumbnail, caption }) => captioned(thumbnail.cell, this.shortName(thumbnail), caption)),
       ),
     );
     const focused = /** @type {HTMLElement | null} */ (document.activeElement);
     this.node.replaceChildren(...(nodes.length ? nodes : [hint(this.sorting.emptyNote(state))]));
     if (focused !== document.activeElement) focused?.focus(); // which thumbnails that move take from it
+  }
+
+  /** The layer and the head, such as `3·4`, or `E3·4` where there are several kinds. @param {Thumbnail} thumbnail */
+  shortName({ layer, head }) {
+    const { layers } = this.recording;
+    const { name, kind, headIndices } = layers[layer];
+    const letter = layers.every((each) => each.kind === kind) ? "" : KIND_TITLES[kind][0];
+    return `${letter}${layerNumber(name) ?? layer}·${headIndices[head]}`;
   }
 
   /** A row for each layer, in groups by kind. */
@@ -176,10 +184,11 @@ export function toggled(heads, head) {
   return others.length ? others : [head];
 }
 
-/** @param {HTMLDivElement} cell @param {Caption} caption */
-function captioned(cell, { text, title = "" }) {
+/** @param {HTMLDivElement} cell @param {string} name @param {Caption} caption */
+function captioned(cell, name, { text, title = "" }) {
   const label = element("span", { class: "caption", "aria-hidden": "true", title }, text);
-  return element("div", { role: "presentation", class: "captioned" }, cell, label);
+  const head = element("span", { class: "caption-head", "aria-hidden": "true" }, name);
+  return element("div", { role: "presentation", class: "captioned" }, head, cell, label);
 }
 
 /** The number in a layer's name, such as 3 in `encoder.3` and `encoder.layer.3.attention.self`. @param {string} name */

@@ -1,7 +1,7 @@
 // Sorts thumbnails: by a head score, or by what the selected words do.
 
-import { dropdown, element, hint } from "#ui/elements.js";
-import { layerHasWords, questionOf, rankHead, selectedWords } from "#ui/selection_ranking.js";
+import { button, dropdown, element, hint } from "#ui/elements.js";
+import { countWords, layerHasWords, questionOf, rankHead, selectedWords } from "#ui/selection_ranking.js";
 
 /**
  * @import { Recording } from '#data/recording.js'
@@ -51,7 +51,9 @@ export class HeadSorting {
       store.set({ sort: store.get().sort === "selection" ? "order" : "selection", minScore: 0 });
     });
     this.note = hint("");
-    this.node = element("div", { class: "controls" }, node, this.filter, this.question, this.note);
+    this.counts = element("div", { class: "counts", role: "group", "aria-label": "Heads that look most at a word" });
+    this.countedFor = "";
+    this.node = element("div", { class: "controls" }, node, this.filter, this.question, this.note, this.counts);
   }
 
   /** @param {State} state */
@@ -62,12 +64,13 @@ export class HeadSorting {
     const isSelection = sort === "selection";
     if (isSelection) this.rankSelection(state);
     const done = isSelection ? this.ranked.size : this.numScored(sort);
-    this.name = [sort, minScore, done, isSelection ? this.rankedFor : ""].join(" ");
+    this.name = [sort, minScore, done, isSelection ? [this.rankedFor, state.looksAt].join(" ") : ""].join(" ");
     this.updateControls(state, done);
   }
 
   /** @param {State} state @param {number} done  Heads whose score is known. */
-  updateControls({ sort, minScore }, done) {
+  updateControls(state, done) {
+    const { sort, minScore } = state;
     const question = questionOf(this.words);
     this.select.value = sort;
     this.slider.value = String(minScore);
@@ -79,6 +82,28 @@ export class HeadSorting {
     const of = sort === "selection" ? this.selectable().length : this.numHeads;
     const rest = sort !== "order" && done < of ? ` Computed for ${done} of ${of} heads so far.` : "";
     this.note.textContent = this.describe(sort) + rest;
+    this.updateCounts(state);
+  }
+
+  /** How many heads look most at which word: a head that was chosen for its word is one of these. @param {State} state */
+  updateCounts({ sort, looksAt, layer, heads }) {
+    const counts = sort === "selection" ? countWords(this.ranked.values()) : [];
+    const own = heads.length === 1 ? this.ranked.get(`${layer} ${heads[0]}`)?.word : "";
+    const name = JSON.stringify([counts, looksAt, own]);
+    if (name === this.countedFor) return;
+    this.countedFor = name;
+    this.counts.hidden = counts.length === 0;
+    const { store } = this.units;
+    const buttons = counts.map(([word, count]) => {
+      const made = button(`${word} ${count}`, `${word} ${count}: only the heads that look most at it`, () =>
+        store.set({ looksAt: store.get().looksAt === word ? "" : word }),
+      );
+      made.setAttribute("aria-pressed", String(word === looksAt));
+      return made;
+    });
+    const share = counts.find(([word]) => word === own)?.[1];
+    const others = `The head shown is one of the ${share} of ${this.ranked.size} that look most at “${own}”.`;
+    this.counts.replaceChildren(...buttons, ...(share ? [hint(others)] : []));
   }
 
   /** @param {string} sort */
@@ -140,8 +165,11 @@ export class HeadSorting {
   }
 
   /** The heads that are shown, the largest score first. @param {Thumbnail[]} thumbnails @param {State} state @returns {{thumbnail: Thumbnail, caption: Caption}[]} */
-  rank(thumbnails, { sort, minScore }) {
+  rank(thumbnails, { sort, minScore, looksAt }) {
+    const isCounted = countWords(this.ranked.values()).some(([word]) => word === looksAt);
+    const only = sort === "selection" && isCounted ? looksAt : "";
     return thumbnails
+      .filter(({ layer, head }) => !only || this.ranked.get(`${layer} ${head}`)?.word === only)
       .map((thumbnail) => ({ thumbnail, ...this.scoreOf(thumbnail, sort) }))
       .filter(({ score }) => score !== null && (UNBOUNDED.includes(sort) || score >= minScore))
       .sort((a, b) => Number(b.score) - Number(a.score))

@@ -9,7 +9,8 @@ import { formatWeight } from "#ui/format.js";
  * @import { Recording } from '#data/recording.js'
  * @import { State, Token } from '#state/store.js'
  * @typedef {{sequence: number, indices: number[], name: string}} Word  Selected tokens of one word.
- * @typedef {{score: number, text: string, strip: Blocks}} RankedHead  `strip` is the row, `text` is written below it.
+ * @typedef {{score: number, text: string, strip: Blocks, word?: string}} RankedHead
+ *   `strip` is the row, `text` is written below it; `word` gets most of the row of a single word.
  */
 
 const WORD = /[\p{L}\p{N}]/u;
@@ -63,7 +64,16 @@ export function rankHead(unit, layer, head, [from, to]) {
   }
   const largest = largestWord(layer, row.entries, from);
   if (!largest) return { score: 0, text: "–", strip };
-  return { score: largest.weight, text: `${largest.name}\n${formatWeight(largest.weight, largest.error)}`, strip };
+  const text = `${largest.name}\n${formatWeight(largest.weight, largest.error)}`;
+  return { score: largest.weight, text, strip, word: largest.name };
+}
+
+/** In how many heads each word gets most, the most frequent first. @param {Iterable<RankedHead>} ranked @returns {[word: string, count: number][]} */
+export function countWords(ranked) {
+  /** @type {Map<string, number>} */
+  const counts = new Map();
+  for (const { word } of ranked) if (word) counts.set(word, (counts.get(word) ?? 0) + 1);
+  return [...counts].sort(([, a], [, b]) => b - a);
 }
 
 /** The word that gets most of a row, other than the one that attends. @param {Layer} layer @param {import("#data/ranked.js").Entry[]} entries @param {Word} from */
