@@ -101,3 +101,60 @@ def test_the_first_stop_skips_to_the_text(open_page, recording):
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.matches('#text .token')")
     assert "layer=encoder.0" in page.url
+
+
+CONTROLS = "button, select, summary, input, .token, .thumbnail, .theme label"
+SMALL = """nodes => nodes
+    .filter(node => node.checkVisibility() && !node.closest(".theme label > *, .visually-hidden, label"))
+    .map(node => [node.getBoundingClientRect(), node.outerHTML.slice(0, 80)])
+    .filter(([box]) => box.width > 0 && (box.width < 23.9 || box.height < 23.9)).map(([, html]) => html)"""
+
+
+def test_fingers_have_24_pixels(open_page, make_recording):
+    recording = make_recording(SENTENCE, TRANSLATION, heads=12)
+    page = open_page(recording, "#layer=encoder.0&head=0&token=source.3", width=400, has_touch=True, is_mobile=True)
+    page.locator("details.options summary").tap()
+    assert page.locator(CONTROLS).count() > 40
+    assert page.locator(CONTROLS).evaluate_all(SMALL) == []
+    boxes = page.locator(".field label, .theme label").evaluate_all("n => n.map(m => m.getBoundingClientRect().height)")
+    assert min(box for box in boxes if box) >= 23.9
+
+
+def test_on_paper_tokens_and_bars_keep_their_colors_and_controls_are_left_out(open_page, recording):
+    page = open_page(recording, "#layer=encoder.0&head=0&token=source.3")
+    page.emulate_media(media="print")
+    for place in (".token.focused", ".panel .bar", ".thumbnail canvas", ".legend-title"):
+        assert page.locator(place).first.is_visible()
+        assert page.locator(place).first.evaluate("node => getComputedStyle(node).printColorAdjust") == "exact"
+    for place in (".view-buttons", ".exports", ".controls", ".options", "#theme", ".tools"):
+        assert not page.locator(place).first.is_visible()
+    page.emulate_media(media="screen")
+    assert page.locator(".view-buttons").is_visible()
+
+
+@pytest.mark.parametrize("width", [400, 1280, 2560])
+def test_equal_shares_have_bars_of_equal_length(open_page, make_recording, width):
+    recording = make_recording(SENTENCE, TRANSLATION, encoders=3)
+    page = open_page(recording, "#layer=decoder.0&head=0&views=segments", width=width)
+    page.locator(".segment-bar").nth(6).wait_for()
+    settle(page)
+    boxes = page.locator(".segment-bar:visible").evaluate_all(
+        "nodes => nodes.map(node => node.getBoundingClientRect()).map(({left, width}) => [left, width])"
+    )
+    assert len({(round(left), round(width)) for left, width in boxes}) == 1
+    assert boxes[0][1] >= 64
+    tops = page.locator(".segment-values").evaluate_all(
+        "nodes => nodes.map(n => new Set([...n.children].map(m => Math.round(m.getBoundingClientRect().top))).size)"
+    )
+    assert set(tops) == {1}
+
+
+def test_at_rest_repeated_tokens_have_their_positions_and_special_tokens_are_left_out(open_page, make_recording):
+    tokens = ("<s>", "▁the", "▁cat", "▁the", "▁dog", "</s>")
+    page = open_page(make_recording(tokens, tokens), "#layer=encoder.0&head=0")
+    names = page.locator(".panel").first.locator(".name")
+    assert names.count() == 8
+    assert not any("s>" in text for text in names.all_text_contents())
+    the = page.locator(".panel .name [data-position]")
+    assert {*the.all_text_contents()} == {"the"}
+    assert {*the.evaluate_all("nodes => nodes.map(node => node.dataset.position)")} <= {"1", "3"}

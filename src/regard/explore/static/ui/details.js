@@ -78,10 +78,14 @@ function panelsAtRest({ state, queries, keys, shown }, head) {
     "Point at a token or a cell, or move to it with Tab and the arrow keys. Click it or press Enter to select it. Ctrl or ⌘ selects several, Shift selects all in between; a double click, or W, selects a whole word.",
   );
   if (queries.length > MAX_ROWS || head.isRemote) return [help];
-  const rows = queries.display.flatMap((_, query) => head.row(query).entries.slice(0, LENGTH));
-  const items = strongest(rows, LENGTH).map((entry) =>
-    item(head, `${queries.labels[entry.query]} → ${keys.labels[entry.key]}`, entry, "out"),
-  );
+  const rows = queries.display.map((_, query) => head.row(query).entries);
+  const isWord = (/** @type {Entry} */ { query, key }) => !queries.isSpecial[query] && !keys.isSpecial[key];
+  const ofWords = rows.flatMap((entries) => entries.filter(isWord).slice(0, LENGTH));
+  const some = ofWords.length ? ofWords : rows.flatMap((entries) => entries.slice(0, LENGTH));
+  const items = strongest(some, LENGTH).map((entry) => {
+    const pair = [tokenName(queries, entry.query), " → ", tokenName(keys, entry.key)];
+    return item(head, element("span", {}, ...pair), entry, "out");
+  });
   const where = state.heads.length > 1 ? "Strongest in these heads" : "Strongest in this head";
   return [panel([shown === "relevance" ? "Strongest" : where], items), help];
 }

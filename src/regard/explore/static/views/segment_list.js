@@ -60,7 +60,6 @@ export class SegmentList {
 
   /** @param {Segment[]} segments */
   fillHeader(segments) {
-    this.node.style.setProperty("--segments", String(segments.length));
     const names = segments.map(({ name }, index) =>
       element("span", { class: "segment-name", title: name }, swatch(index), element("bdi", {}, name)),
     );
