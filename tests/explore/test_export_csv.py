@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from playwright.sync_api import expect
 
 import regard
 from helpers.explore.browser_pages import listening, pages_of
@@ -51,7 +52,7 @@ def stored() -> Recording:
 def test_the_weights_of_a_selected_token_are_exact(open_page, recording):
     page = open_page(recording, "#layer=decoder.1&head=2&token=written.5")
     name, data = saved(page, "text", "CSV")
-    assert name == "regard-decoder.1-head-2-tokens.csv"
+    assert name == "regard-decoder.1-head-2-tokens-de.csv"
     assert data.startswith(b"\xef\xbb\xbf")
     layer = layer_of(recording, "decoder.1")
     header, *rows = rows_of(data)
@@ -68,7 +69,7 @@ def test_the_weights_of_a_selected_token_are_exact(open_page, recording):
 def test_rows_and_columns_of_several_heads_are_saved_once(open_page, recording, reduce):
     page = open_page(recording, f"#layer=encoder.0&head=0,1&token=source.1,source.3&reduce={reduce}")
     name, data = saved(page, "matrix", "CSV")
-    assert name == f"regard-encoder.0-head-0-1-{reduce}-tokens.csv"
+    assert name == f"regard-encoder.0-head-0-1-{reduce}-tokens-animal-too.csv"
     assert rows_of(data)[0] == [*HEADER[:4], f"weight, {reduce} of 2 heads"]
     found = weights_in(data)
     assert set(found) == {(query, key) for query in range(8) for key in range(8) if {query, key} & {1, 3}}
@@ -141,7 +142,7 @@ def test_a_region_and_a_whole_head(open_page, recording):
 def test_words_are_saved_as_they_are_displayed(open_page, recording):
     page = open_page(recording, "#layer=encoder.0&head=1&token=source.4&merge_words=1")
     name, data = saved(page, "matrix", "CSV")
-    assert name == "regard-encoder.0-head-1-words-tokens.csv"
+    assert name == "regard-encoder.0-head-1-words-tokens-tired.csv"
     tokens = layer_of(recording, "encoder.0").query_tokens
     words = [word for word, _ in group_into_words(tokens)]
     assert words[4] == "tired"
@@ -168,7 +169,7 @@ def test_all_entries_of_a_sketch_are_saved(open_page):
     weights = regard.weights(2 * torch.randn(1, 1, 700, 8), torch.randn(1, 1, 700, 8))
     recording = Recording("t", "m", (Layer("a layer/0", "encoder", weights, tokens, tokens),))
     name, data = saved(open_page(recording, "#token=source.300"), "text", "CSV")
-    assert name == "regard-a-layer-0-head-0-tokens.csv"
+    assert name == "regard-a-layer-0-head-0-tokens-t300.csv"
     found, exact = weights_in(data), weights.dense()[0, 0]
     top_keys = exact.topk(16).indices
     rows = {query for query in range(700) if 300 in top_keys[query]}
@@ -313,4 +314,27 @@ def test_no_file_is_saved_when_the_server_disappears(take_page, large):
     with listening(page, download=lambda download: downloads.append(download)):
         status(page, "matrix").get_by_text("The server no longer responds, so no file was saved.").wait_for()
         page.wait_for_timeout(300)
+    assert downloads == []
+
+
+def test_a_button_says_of_what_it_saves_weights(open_page, recording):
+    page = open_page(recording, "#layer=encoder.0&head=1&token=source.3")
+    button = page.get_by_role("group", name="Save: Matrix").get_by_role("button", name="as CSV")
+    assert button.text_content() == "CSV of “too”"
+    page.evaluate("location.hash = '#layer=encoder.0&head=1&token=source.3,source.6'")
+    expect(button).to_have_text("CSV of 2 tokens")
+    page.evaluate("location.hash = '#layer=encoder.0&head=1&region=0.1.0.1'")
+    expect(button).to_have_text("CSV of the region")
+    page.evaluate("location.hash = '#layer=cross.0&head=1'")
+    expect(button).to_have_text("CSV")
+    assert button.get_attribute("aria-label") == "CSV: save all weights of the head as CSV"
+
+
+def test_a_view_that_shows_nothing_saves_no_file(open_page, recording):
+    page = open_page(recording, "#layer=encoder.0&head=1&views=generation")
+    downloads = []
+    page.on("download", lambda download: downloads.append(download))
+    page.get_by_role("group", name="Save: Generation").get_by_role("button", name="as CSV").click()
+    sentence = "Nothing is shown here for this selection, so no file was saved."
+    expect(page.locator(".exports [role=status]:visible")).to_have_text(sentence)
     assert downloads == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from playwright.sync_api import expect
 
 from helpers.explore.page_actions import choose, settle, token
 
@@ -158,3 +159,37 @@ def test_at_rest_repeated_tokens_have_their_positions_and_special_tokens_are_lef
     the = page.locator(".panel .name [data-position]")
     assert {*the.all_text_contents()} == {"the"}
     assert {*the.evaluate_all("nodes => nodes.map(node => node.dataset.position)")} <= {"1", "3"}
+
+
+def test_back_and_forward_go_over_the_steps_of_the_reader(open_page, recording):
+    page = open_page(recording, "#layer=encoder.0&head=0")
+    name, pause = page.locator(".head-name"), 400  # ms until the address follows
+
+    def shown() -> tuple[str, int]:
+        settle(page)
+        return name.text_content(), page.locator("#text .token[aria-selected=true]").count()
+
+    choose(page, "encoder.1, head 2")
+    page.wait_for_timeout(pause)
+    token(page, 0, 3).click()
+    page.wait_for_timeout(pause)
+    page.locator("#matrix canvas").focus()
+    page.keyboard.press("+")  # no step
+    page.wait_for_timeout(pause)
+    assert "zoom=" in page.url
+    page.get_by_role("button", name="Segments").click()
+    page.wait_for_timeout(pause)
+    length = page.evaluate("history.length")
+    page.go_back()
+    expect(page.locator("#segments")).to_be_hidden()
+    assert shown() == ("encoder.1, head 2", 1)
+    assert "zoom=" in page.url
+    page.go_back()
+    expect(page.locator("#text .token[aria-selected=true]")).to_have_count(0)
+    assert shown() == ("encoder.1, head 2", 0)
+    page.go_back()
+    expect(name).to_have_text("encoder.0, head 0")
+    page.go_forward()
+    expect(name).to_have_text("encoder.1, head 2")
+    page.wait_for_timeout(pause)
+    assert page.evaluate("history.length") == length

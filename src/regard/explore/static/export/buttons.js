@@ -3,8 +3,8 @@
 import { round2 } from "#export/boxes.js";
 import { toCsv } from "#export/csv.js";
 import { elementToSvg } from "#export/dom_to_svg.js";
-import { reasonNotSaved } from "#export/loading.js";
-import { selectedWeights } from "#export/selected_weights.js";
+import { NotSaved, reasonNotSaved } from "#export/loading.js";
+import { describeSelection, selectedWeights } from "#export/selected_weights.js";
 import { button, element } from "#ui/elements.js";
 
 /** @import { Painter, View, ViewDefinition } from '#ui/view.js' */
@@ -19,16 +19,24 @@ export function exportButtons({ name, title }, view, painter) {
   const toSvg = () => elementToSvg(view.place, `${title}: ${headName(view, ", ")}`);
   const prefix = () => `regard-${headName(view, "-")}`;
   const status = element("span", { class: "hint", role: "status" });
-  const content = painter.table ? "the numbers of this view" : "the selected weights";
   const saveSvg = () => save([serializeSvg(toSvg())], "image/svg+xml", `${prefix()}-${name}.svg`);
   const savePng = async () => save([await toPng(toSvg())], "image/png", `${prefix()}-${name}.png`);
   const saveCsv = csvSaver(view, painter, name, status);
+  const csv = button("CSV", "Save the numbers of this view as CSV", () => saveCsv(prefix()));
+  if (!painter.table) {
+    view.units.store.subscribe(() => {
+      const selected = describeSelection(view);
+      csv.textContent = selected ? `CSV of ${selected}` : "CSV";
+      const name = `${csv.textContent}: save ${selected ? "its weights" : "all weights of the head"} as CSV`;
+      if (csv.title !== name) for (const attribute of ["title", "aria-label"]) csv.setAttribute(attribute, name);
+    });
+  }
   return element(
     "div",
     { class: "exports", role: "group", "aria-label": `Save: ${title}` },
     button("PNG", "Save this view as PNG", savePng),
     button("SVG", "Save this view as SVG", saveSvg),
-    button("CSV", `Save ${content} as CSV`, () => saveCsv(prefix())),
+    csv,
     status,
   );
 }
@@ -43,8 +51,9 @@ function csvSaver(view, painter, viewName, status) {
     status.textContent = progress;
   };
   const content = async () => {
-    const table = painter.table?.();
-    return table ? { name: viewName, parts: [toCsv(await table)], note: "" } : selectedWeights(view, report);
+    const table = await painter.table?.();
+    if (table?.rows.length === 0) throw new NotSaved("Nothing is shown here for this selection, so no file was saved.");
+    return table ? { name: viewName, parts: [toCsv(table)], note: "" } : selectedWeights(view, report);
   };
   return async (/** @type {string} */ prefix) => {
     if (isSaving) return;

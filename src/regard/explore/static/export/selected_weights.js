@@ -15,6 +15,8 @@ import { WORDINGS } from "#ui/shown.js";
  *   `rows` and `columns` are saved whole, except that `keys` are the first and last key of a region. `inOrder`: by key, not by weight.
  */
 
+const MAX_NAMED = 3; // tokens in the name of a file
+const MAX_NAME = 20; // characters of each
 const MAX_WEIGHTS = 4_000_000; // that a server computes for a file
 
 /**
@@ -56,12 +58,33 @@ function columnOf(shown, state) {
   return new WeightColumn({ ...state, heads, rescale: false }, WORDINGS[shown].option);
 }
 
+/** The first selected tokens, as a name of a file can have them. @param {View} view */
+function namesOf({ state, unit, recording }) {
+  const names = state.tokens.map(({ sequence, index }) => unit.text(recording.sequences[sequence]).labels[index]);
+  return names
+    .slice(0, MAX_NAMED)
+    .map((name) => name.replace(/[^\p{L}\p{N}]+/gu, "").slice(0, MAX_NAME))
+    .filter(Boolean);
+}
+
+/** What the file would be of, such as `“it”`; empty for all weights. @param {View} view */
+export function describeSelection({ layer, state, unit, recording }) {
+  if (state.region) return "the region";
+  const { queries, keys } = focusedCells(layer, { ...state, hover: null });
+  if (!queries.length && !keys.length) return "";
+  const [{ sequence, index }, ...others] = state.tokens;
+  const name = unit.text(recording.sequences[sequence]).labels[index];
+  return others.length ? `${state.tokens.length} ${unit.name}s` : `“${name}”`;
+}
+
 /** @param {View} view @returns {Selection} */
-function selectionOf({ layer, state, queries }) {
+function selectionOf(view) {
+  const { layer, state, queries } = view;
   const { region } = state;
   if (region) return { name: "region", rows: range(...region.queries), columns: [], keys: region.keys, inOrder: true };
   const { queries: rows, keys: columns } = focusedCells(layer, { ...state, hover: null });
-  if (rows.length || columns.length) return { name: "tokens", rows, columns, keys: null, inOrder: false };
+  if (rows.length || columns.length)
+    return { name: ["tokens", ...namesOf(view)].join("-"), rows, columns, keys: null, inOrder: false };
   return { name: "weights", rows: range(0, queries.length - 1), columns: [], keys: null, inOrder: true };
 }
 

@@ -18,6 +18,7 @@ import { PALETTES, SCALES } from "#ui/color.js";
 /** @typedef {Record<string, Field<any>>} Fields */
 
 export const THEMES = ["auto", "light", "dark"];
+const STEPS = ["layer", "heads", "tokens", "region", "views", "sort", "looksAt", "show", "mergeWords"];
 const PAUSE = 200; // ms; browsers refuse an address that changes with every key stroke
 
 /** @param {string[]} options @returns {Field<string>} */
@@ -170,17 +171,28 @@ function lowestEntropyHead({ scores, headIndices }) {
   return entropies.indexOf(Math.min(...entropies));
 }
 
-/** Keep the address and the store the same, both ways. @param {Store} store @param {Recording} recording @param {Fields} fields */
+/** Whether the way back leads over a change: another head, selection or view, and not a zoom or a color. @param {State} before @param {State} after */
+function isStep(before, after) {
+  return STEPS.some((field) => JSON.stringify(before[field]) !== JSON.stringify(after[field]));
+}
+
+/** Keep the address and the store the same, both ways; Back and Forward go over the steps of the reader. @param {Store} store @param {Recording} recording @param {Fields} fields */
 export function bindAddress(store, recording, fields, place = window) {
   let timer = 0;
+  let written = store.get();
   const write = () => {
     clearTimeout(timer);
-    place.history.replaceState(null, "", `#${toFragment(store.get(), recording, fields)}`);
+    written = store.get();
+    place.history.replaceState(null, "", `#${toFragment(written, recording, fields)}`);
+  };
+  const writeStep = () => {
+    if (isStep(written, store.get())) place.history.pushState(null, ""); // an entry that is named by `write`
+    write();
   };
   store.subscribe((state, before) => {
     if (state === before || toFragment(state, recording, fields) === toFragment(before, recording, fields)) return;
     clearTimeout(timer);
-    timer = setTimeout(write, PAUSE);
+    timer = setTimeout(writeStep, PAUSE);
   });
   place.addEventListener("hashchange", ({ newURL }) => {
     // Not the location's hash: a change that waited may have been written between the navigation and this event.
