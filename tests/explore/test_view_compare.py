@@ -215,7 +215,7 @@ PIXELS = """(node, count) => {
 
 @pytest.mark.parametrize("scale", ["sqrt", "row_max"])
 def test_the_difference_has_the_color_of_its_sign(open_pair, pair, scale):
-    """Blue where A gives more, orange where B does; and the larger, the further from the page."""
+    """Teal where A gives more, ochre where B does; and the larger, the further from the page."""
     opened = open_pair(*pair, f"#layer=encoder.0&head=1&theme=light&scale={scale}")
     at = np.array(PAIRS)
     a, b = (exact_weights(recording, "encoder.0", 1) for recording in pair)
@@ -400,3 +400,22 @@ def test_the_ranking_follows_what_is_hidden(open_pair, pair):
         "before => +document.querySelector('.compare-entry').dataset.mean !== before", arg=before[0][2]
     )
     assert {each[:2] for each in ranking(opened)} == {each[:2] for each in before}
+
+
+def test_the_page_says_that_it_compares_and_opens_on_the_greatest_difference(open_pair, pair):
+    opened = open_pair(*pair)
+    assert opened.locator("h1").text_content() == "A: One text / B: Another text"
+    assert "all other views, the small maps and the lists show A alone" in opened.locator("#sides").text_content()
+    first = opened.locator(".compare-entry").first
+    expect(first).to_have_attribute("aria-selected", "true")
+    means = opened.locator(".compare-entry").evaluate_all("nodes => nodes.map(node => +node.dataset.mean)")
+    assert means[0] == max(means)
+    assert opened.locator(".head-name").text_content() == first.get_attribute("title")
+    by_link = open_pair(*pair, "#layer=encoder.0&head=1")
+    assert by_link.locator(".head-name").text_content() == "encoder.0, head 1"
+
+
+def test_one_recording_has_one_title(open_page, pair):
+    opened = open_page(pair[0])
+    assert opened.locator("h1").text_content() == "One text"
+    assert not opened.locator("#sides").is_visible()

@@ -54,25 +54,25 @@ const STOPS = {
     ],
   },
 };
-/** From −1 over no difference, which is the page itself, to +1: the color-blind can distinguish blue and orange. @type {Record<"light" | "dark", Triple[]>} */
+/** From −1 (more in A, teal) over no difference, which is the page itself, to +1 (more in B, ochre). @type {Record<"light" | "dark", Triple[]>} */
 const DIFFERENCE = {
   light: [
-    [0.3, 0.115, 262],
-    [0.56, 0.125, 252],
-    [0.8, 0.075, 245],
+    [0.32, 0.06, 205],
+    [0.56, 0.095, 200],
+    [0.82, 0.065, 195],
     [0.99, 0.002, 100],
-    [0.82, 0.095, 62],
-    [0.6, 0.145, 48],
-    [0.36, 0.1, 38],
+    [0.84, 0.09, 88],
+    [0.62, 0.12, 75],
+    [0.38, 0.08, 65],
   ],
   dark: [
-    [0.88, 0.075, 232],
-    [0.7, 0.115, 248],
-    [0.45, 0.105, 258],
+    [0.9, 0.07, 195],
+    [0.7, 0.105, 200],
+    [0.45, 0.075, 205],
     [0.195, 0.008, 262],
-    [0.45, 0.1, 45],
-    [0.71, 0.14, 58],
-    [0.9, 0.09, 78],
+    [0.45, 0.08, 75],
+    [0.72, 0.125, 82],
+    [0.92, 0.09, 92],
   ],
 };
 /** From the most negative value over 0, which is the page itself, to the most positive: purple and green. @type {Record<"light" | "dark", Triple[]>} */

@@ -23,7 +23,11 @@ const READING = {
 /** @param {(id: string) => HTMLElement} find @param {Recording} recording @param {import("#state/store.js").Store} store */
 export function mountHeader(find, recording, store) {
   find("model").textContent = escapeInvisible(recording.model);
-  find("title").textContent = escapeInvisible(recording.title || recording.model);
+  const { compareWith } = recording;
+  find("title").textContent = compareWith
+    ? `A: ${titleOf(recording)} / B: ${titleOf(compareWith)}`
+    : titleOf(recording);
+  find("sides").hidden = !compareWith;
   for (const [role, text] of Object.entries(recording.texts)) {
     if (text === recording.title) continue;
     const term = element("dt", {}, escapeInvisible(role));
@@ -43,6 +47,11 @@ export function mountHeader(find, recording, store) {
     );
     find("head-note").textContent = notes[layer.kind];
   });
+}
+
+/** @param {Recording} recording */
+function titleOf({ title, model }) {
+  return escapeInvisible(title || model);
 }
 
 /** Why the page opens on this head and, if it opens on a text, a word to start with. @param {Recording} recording */

@@ -31,7 +31,7 @@ import { boxOfCell } from "#views/matrix_layout.js";
 export default {
   name: "compare",
   title: "Compare",
-  help: "The same head in two recordings, A and B. Weights are compared between tokens that both have: blue means more weight in A, orange more in B. The heads that differ most are listed below.",
+  help: "The same head in two recordings, A and B. Weights are compared between tokens that both have: teal means more weight in A, ochre more in B. The heads that differ most are listed below.",
   unit: ({ isReduced }) => (isReduced ? "token" : "either"),
   isAvailable: ({ compareWith }) => compareWith !== null,
   mount: (place, view) => new CompareView(place, view, /** @type {Recording} */ (view.recording.compareWith)),

@@ -26,6 +26,7 @@ export class Ranking {
     /** @type {Entry[]} */
     this.entries = [];
     this.ranked = ""; // of which weights
+    this.opensOnLargest = !/[#&]layer=/.test(window.location.hash); // unless a link names a head
     const { select, node } = dropdown("compare-order", "Order ", ORDERS, () => this.build());
     this.order = select;
     this.status = element("p", { class: "hint", role: "status" });
@@ -62,6 +63,20 @@ export class Ranking {
     for (const { mean, node } of entries) node.style.setProperty("--weight", String(mean / largest));
     this.entries = entries;
     this.build();
+    this.openOnLargest();
+  }
+
+  /** Show the head that differs most, if the reader has not chosen one yet. */
+  openOnLargest() {
+    const { view } = this;
+    const { opening } = view.recording;
+    const { layer, heads } = view.state;
+    const isUntouched = layer === opening.layer && heads.join() === String(opening.head);
+    if (this.opensOnLargest && isUntouched && this.entries.length) {
+      const [first] = [...this.entries].sort((a, b) => b.mean - a.mean);
+      view.set({ layer: first.layer, heads: [first.head] });
+    }
+    this.opensOnLargest = false;
   }
 
   build() {
