@@ -164,6 +164,18 @@ def test_parts_of_a_matrix_have_their_own_positions():
 
 
 @native
+def test_tables_may_have_any_strides():
+    query, key, table = (each.detach().float() for each in random((1, 2, 30, 16), (1, 2, 50, 16), (9, 2, 32)))
+    for strided in (table[..., :16].transpose(0, 1), table[..., ::2].transpose(0, 1), table[:1, 0, :16]):
+        for cls in (RelativeKey, RelativeQuery):
+            results = [
+                attend(query, key, key, score=ScaledDotProduct() + cls(each), kernel="native").output
+                for each in (strided, strided.contiguous())
+            ]
+            assert torch.equal(*results)
+
+
+@native
 def test_dropout_drops_the_same_weights_as_the_definition():
     leaves = random((1, 2, 70, 16), (1, 1, 90, 16), (1, 1, 90, 8), (2, 9, 16), (2, 201, 16))
 

@@ -145,7 +145,8 @@ class Packer:
         (values,) = step.tensors()
         assert values is not None
         packed = ScoreStep(kind, shift=step.numbers[0] if step.numbers else 0)
-        packed.values = self.strided(values if kind == ScoreKind.ADD_BIAS else values.contiguous())
+        is_readable = kind == ScoreKind.ADD_BIAS or values.stride(3) == 1
+        packed.values = self.strided(values if is_readable else values.contiguous())
         gradient = self.gradient(step.kind, values)
         if gradient is not None:
             batch, heads = gradient.shape[:2]
