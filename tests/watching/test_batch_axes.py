@@ -16,7 +16,7 @@ from regard.recordings import BatchAxis, Windows
 transformers = pytest.importorskip("transformers")
 
 from helpers.model_zoo import build, images_of_texts  # noqa: E402
-from helpers.model_zoo.sweep import accepted, run  # noqa: E402
+from helpers.model_zoo.outcome import accepted, run  # noqa: E402
 
 OF_TEXTS = {
     "AyaVisionModel": "tile",

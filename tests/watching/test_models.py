@@ -16,7 +16,7 @@ from regard.errors import InvalidArgument
 transformers = pytest.importorskip("transformers")
 from helpers.model_zoo import build  # noqa: E402
 from helpers.model_zoo.families import SMALL, built, padding  # noqa: E402
-from helpers.model_zoo.sweep import _same, accepted, run, tensors  # noqa: E402
+from helpers.model_zoo.outcome import _same, accepted, run, tensors  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -11,7 +11,7 @@ from regard.errors import InvalidArgument
 
 transformers = pytest.importorskip("transformers")
 from helpers.model_zoo import build  # noqa: E402
-from helpers.model_zoo.sweep import outcome  # noqa: E402
+from helpers.model_zoo.outcome import outcome  # noqa: E402
 
 SAMPLE = {
     "LlamaModel": "exact",

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from helpers.model_zoo import build
 from helpers.model_zoo.families import FAMILIES, padding
-from helpers.model_zoo.sweep import Outcome, accepted, run, tensors
+from helpers.model_zoo.outcome import Outcome, accepted, run, tensors
 from regard.errors import InvalidArgument
 
 
