@@ -19,15 +19,16 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from regard.ops.request import DTYPES, make_request
 from regard.ops.scores import Bias, ScaledDotProduct
 from regard.watching.call import AttentionCall, check_inputs
-from regard.watching.module_inspection import MATRIX_PRODUCTS, is_named_attention, is_of_transformers
+from regard.watching.matrix_products import OTHER_PRODUCTS, PRODUCTS, operands_of, terms_of
+from regard.watching.module_inspection import is_named_attention, is_of_transformers
+from regard.watching.score_axes import PERMUTATIONS, RESHAPES, moved_roles, roles_of_product
 from regard.watching.softmax_product import HeadAxes, NotAttention, Product, read_product
 from regard.watching.softmax_result import (
-    CHANGES,
     FACTORS,
+    MOVES,
     PARTS,
-    PERMUTATIONS,
-    RESHAPES,
     SAME_ENTRIES,
+    SIDE_RESULTS,
     Followed,
     Softmax,
     is_per_row,
@@ -48,34 +49,35 @@ class DenseCapture:
 
     def __init__(self) -> None:
         self._followed = WeakTensorKeyDictionary()  # each a Followed
-        self._outputs = WeakTensorKeyDictionary()  # of products; each the module that is recorded
+        self._outputs = WeakTensorKeyDictionary()  # of recorded products; each a Followed whose keys are the queries
+        self._roles = WeakTensorKeyDictionary()  # of the axes of scores
 
     def observe(self, listener: Listener, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Any:
         """Look at a call of one of torch's functions, and return its result."""
         name = getattr(func, "__name__", "").strip("_")
+        first = next((each for each in ("input", "self") if each in kwargs), None)
+        if first is not None:  # as the functions that are called by position
+            args = kwargs[first], *args
+            kwargs = {each: value for each, value in kwargs.items() if each != first}
         if name in ("softmax", "special_softmax"):
             self._on_softmax(listener, args, kwargs, result)
             return result
         if name in RESHAPES and isinstance(result, Tensor) and args and isinstance(args[0], Tensor):
             listener.forward.note_merged_axes(args[0].shape, result.shape)
-        if not self._followed and not self._outputs:
-            return result
-        if name in MATRIX_PRODUCTS or name == "mm":
-            return self._on_product(listener, name, args, result)
-        first = next((each for each in tensors_in(args) if each in self._followed), None)
-        if first is not None:
-            self._follow(name, func, args, kwargs, first, result)
-        elif name in RESHAPES | PERMUTATIONS and args and isinstance(args[0], Tensor) and args[0] in self._outputs:
-            self._outputs[result] = self._outputs[args[0]]
+        if name in PRODUCTS and listener.forward.modules and isinstance(result, Tensor):
+            return self._on_product(listener, name, func, args, kwargs, result)
+        if self._followed or self._outputs or self._roles:
+            self._on_function(listener, name, func, args, kwargs, result)
         return result
 
     def clear(self) -> None:
         """Forget all tensors."""
         self._followed.clear()
         self._outputs.clear()
+        self._roles.clear()
 
     def _on_softmax(self, listener: Listener, args: Sequence[Any], kwargs: dict[str, Any], result: Tensor) -> None:
-        scores = args[0] if args else kwargs.get("input", kwargs.get("self"))
+        scores = args[0] if args else None
         if not isinstance(scores, Tensor) or not listener.forward.modules:
             return
         dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
@@ -87,41 +89,71 @@ class DenseCapture:
         if result.is_nested:
             return
         if result.ndim > 2 or (result.ndim == 2 and is_named_attention(type(module))):
-            known = Followed(Softmax(module, result.shape), scores, int(dim) % scores.ndim, version_of(scores))
+            softmax, keys, roles = Softmax(module, result.shape), int(dim) % scores.ndim, self._roles.get(scores)
+            known = Followed(softmax, scores, keys, version_of(scores), roles=roles)
             is_overwritten = kwargs.get("out") is not None  # perhaps the scores
             self._remember(result, replace(known, is_changed=True) if is_overwritten else known)
 
     def _remember(self, tensor: Tensor, known: Followed) -> None:
         self._followed[tensor] = replace(known, own_version=version_of(tensor))
 
+    def _on_function(
+        self, listener: Listener, name: str, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        """Follow tensors through a function that is no product of matrices, as far as it is known."""
+        tensors = [*tensors_in((*args, *kwargs.values()))]
+        first = next((each for each in tensors if each in self._followed), None)
+        if first is not None:
+            is_product = name in OTHER_PRODUCTS and any(
+                each is not first and not isinstance(each, nn.Parameter) for each in tensors
+            )
+            if is_product and listener.forward.modules:
+                self._doubt(listener, self._followed[first], f"multiplies its softmax by {name}")
+            else:
+                self._follow(name, func, args, kwargs, first, result)
+            return
+        results = [*tensors_in((result,))]
+        if name in RESHAPES | PERMUTATIONS and args and isinstance(args[0], Tensor) and args[0] in self._outputs:
+            self._outputs[result] = rearranged(name, func, args, kwargs, self._outputs[args[0]], result)
+        scores = next((each for each in tensors if each in self._roles), None)
+        if scores is not None and not SIDE_RESULTS.search(name):
+            for part in results:
+                if part is not scores:
+                    self._roles[part] = moved_roles(name, func, args, kwargs, self._roles[scores], scores, part)
+
     def _follow(
         self, name: str, func: Any, args: Sequence[Any], kwargs: dict[str, Any], first: Tensor, result: Any
     ) -> None:
-        """Follow the result of a function of a followed tensor, unless it holds something else."""
+        """Follow the results of a function of a followed tensor."""
         known: Followed = self._followed[first]
-        if name in PARTS and isinstance(result, (Tensor, tuple, list)):
-            for part in (result,) if isinstance(result, Tensor) else result:
-                self._remember(part, replace(known, problem="takes a part of its keys"))
-        if not isinstance(result, Tensor):  # as that of an item that is set, which changes the version
-            return
-        if result is first:
+        if result is first or (name == "setitem" and args[0] is first):
             version, before = version_of(first), known.own_version
+            if name in RESHAPES | PERMUTATIONS and func.__name__ == f"{name}_":
+                self._remember(first, replace(known, problem="changes the axes of its softmax in place"))
+                return
             if version is None or before is None or version - before in (0, 1):  # this function alone has changed it
-                if name in CHANGES:
-                    self._remember(first, self._changed(name, known, args, kwargs))
-                elif name in SAME_ENTRIES:
-                    self._remember(first, known)
+                self._remember(first, known if name in SAME_ENTRIES else self._changed(name, known, args, kwargs))
             return
-        if name in SAME_ENTRIES and result.shape == first.shape and first is args[0]:
-            known = self._as_it_is(known, first)
-            is_last = known.is_changed and known.entries is None
-            self._remember(result, replace(known, entries=first) if is_last else known)
-        elif name in CHANGES and result.shape == first.shape:
-            self._remember(result, self._changed(name, self._as_it_is(known, first), args, kwargs))
-        elif first is args[0]:
-            moved = rearranged(name, func, args, kwargs, self._as_it_is(known, first), result)
-            if moved is not None:
-                self._remember(result, moved)
+        known, is_argument = self._as_it_is(known, first), bool(args) and first is args[0]
+        is_data = getattr(func, "__self__", None) is Tensor.data
+        for part in tensors_in((result,)):
+            same = part.shape == first.shape
+            moved = rearranged(name, func, args, kwargs, known, part) if is_argument else None
+            if not part.is_floating_point() or part is first:
+                continue
+            if (name in SAME_ENTRIES or is_data) and same and is_argument:
+                is_last = known.is_changed and known.entries is None
+                self._remember(part, replace(known, entries=first) if is_last else known)
+            elif moved is not None:
+                self._remember(part, moved)
+            elif SIDE_RESULTS.search(name):
+                continue
+            elif same and name not in PARTS | MOVES:
+                self._remember(part, self._changed(name, known, args, kwargs))
+            elif name in PARTS:
+                self._remember(part, replace(known, problem=known.problem or "takes a part of its keys"))
+            elif known.scores.shape[known.keys] in part.shape:
+                self._remember(part, replace(known, problem=known.problem or f"changes its softmax by {name}"))
 
     @staticmethod
     def _as_it_is(known: Followed, tensor: Tensor) -> Followed:
@@ -130,70 +162,99 @@ class DenseCapture:
 
     def _changed(self, name: str, known: Followed, args: Sequence[Any], kwargs: dict[str, Any]) -> Followed:
         """What is known of the result of a function that changes the entries."""
-        others = [each for each in args if not (isinstance(each, Tensor) and each in self._followed)]
+        others = [
+            each for each in (*args, *kwargs.values()) if not isinstance(each, Tensor) or each not in self._followed
+        ]
         is_scaled = name in FACTORS and not known.is_changed and len(others) == 1 and is_per_row(others[0], known)
         if is_scaled and not kwargs.get("rounding_mode") and ("mul" in name or others[0] is not args[0]):
             return replace(known, is_scaled=True)
         return replace(known, is_changed=True, entries=None)
 
-    def _on_product(self, listener: Listener, name: str, args: Sequence[Any], result: Tensor) -> Tensor:
+    def _on_product(
+        self, listener: Listener, name: str, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Tensor
+    ) -> Tensor:
         """Record a product of weights and values; note one that is something else."""
-        operands = list(tensors_in(args[1:] if name == "baddbmm" else args))
-        operands = operands[::-1] if name == "rmatmul" else operands
+        operands = operands_of(name, args, kwargs)
         weights = [number for number, each in enumerate(operands) if each in self._followed]
         forward = listener.forward
-        if not forward.modules:
-            return result
+        terms = terms_of(name, args, operands) if len(operands) == 2 else None
         if not weights:
-            self._notice_chain(listener, operands)
+            if any(each in self._followed for each in tensors_in(args)):  # what baddbmm adds to
+                self._on_function(listener, name, func, args, kwargs, result)
+            elif terms is not None:
+                self._notice_chain(listener, operands, terms)
+                if name != "linear" and not isinstance(operands[1], nn.Parameter):  # which projects
+                    self._roles[result] = roles_of_product(terms, operands)
             return result
         known: Followed = self._as_it_is(self._followed[operands[weights[0]]], operands[weights[0]])
         softmax = known.softmax
-        module = softmax.module if any(each is softmax.module for each in forward.modules) else forward.modules[-1]
+        module = _module_of(listener, softmax)
         if not listener.captures_softmax(module):
             return result
+        if name == "linear" and weights == [0] and known.keys != operands[0].ndim - 1:  # between heads, for example
+            self._on_function(listener, "matmul", func, args, kwargs, result)
+            return result
         count, total = operands[weights[0]].numel(), softmax.shape.numel()
-        if len(weights) == 1 and softmax.recorded and not known.is_changed:
+        chained = [self._outputs[each] for each in operands if each in self._outputs]
+        is_iterated = bool(chained) and all(each.softmax is softmax for each in chained)
+        if len(weights) == 1 and softmax.recorded and (not known.is_changed or is_iterated):
+            if known.problem:
+                return result  # the weights are those that were recorded, whatever else is computed from them
             if min(count, softmax.recorded) < total:
                 forward.note_problem(module, "multiplies parts of its softmax one by one")
             else:
                 listener.repeat(softmax.layer)
             return result
-        if len(operands) != 2 or len(weights) != 1 or any(each in self._outputs for each in operands):
-            forward.note_problem(module, "multiplies several softmaxes")
+        if len(operands) != 2 or len(weights) != 1 or chained:
+            has_parts = any(self._followed[operands[number]].problem for number in weights)
+            (self._doubt if has_parts else self._refuse)(listener, known, "multiplies several softmaxes")
             return result
         if known.problem:
-            forward.note_problem(module, known.problem)
+            self._doubt(listener, known, known.problem)
             return result
-        equation = args[0] if name == "einsum" else None
-        layer, keys = listener.module_names[id(module)], known.keys
-        if known.is_changed and is_named_attention(type(module)):
-            keys = None
-        product = read_product(keys, softmax.shape, weights[0], operands, equation, module, layer)
+        layer = listener.module_names[id(module)]
+        shape = forward.input_shape
+        product = read_product(known, weights[0], operands, terms, name == "einsum", module, layer, shape)
         if isinstance(product, NotAttention):
             if product.reason:
-                forward.note_problem(module, product.reason)
+                if product.is_certain:
+                    self._refuse(listener, known, product.reason)
+                else:
+                    self._doubt(listener, known, product.reason, may_be_other=True)
             return result
-        problem = self._problem_with(known, product, forward.tokens)
+        problem = self._problem_with(known, product, None if shape is None else math.prod(shape[:-1]))
         scores = None if problem else _scores_of(known, operands[weights[0]], product)
         if scores is None:
-            forward.note_problem(module, problem or "changes its softmax so that rows do not sum to 1")
+            note = self._refuse if problem else self._doubt
+            note(listener, known, problem or "changes its softmax so that rows do not sum to 1")
             return result
-        self._outputs[result], softmax.recorded = module, count
+        softmax.recorded = count
+        if product.queries is not None:
+            output = torch.empty(result.shape, device="meta")  # which does not keep the result
+            self._outputs[result] = Followed(softmax, output, product.queries, None)
         result = record(listener, module, scores, product, result)
         softmax.layer = None if forward.waiting else forward.last_key
         if known.is_scaled:  # the values are not those of the weights alone
             listener.repeat(softmax.layer)
         return result
 
-    def _notice_chain(self, listener: Listener, operands: Sequence[Tensor]) -> None:
+    def _refuse(self, listener: Listener, known: Followed, reason: str) -> None:
+        listener.forward.note_problem(_module_of(listener, known.softmax), reason)
+
+    def _doubt(self, listener: Listener, known: Followed, reason: str, *, may_be_other: bool = False) -> None:
+        module = _module_of(listener, known.softmax)
+        if listener.captures_softmax(module):
+            listener.forward.note_doubt(module, known.softmax, reason, may_be_other=may_be_other)
+
+    def _notice_chain(self, listener: Listener, operands: Sequence[Tensor], terms: tuple[str, str, str]) -> None:
         """Notice linear attention: the result of a product over keys is multiplied by the queries."""
-        for one, other in zip(operands, reversed(operands), strict=True):
-            module: nn.Module | None = self._outputs.get(one)
-            if module is None or all(each is not module for each in listener.forward.modules):
+        for position, (one, other) in enumerate(zip(operands, reversed(operands), strict=True)):
+            known: Followed | None = self._outputs.get(one)
+            if known is None or all(each is not known.softmax.module for each in listener.forward.modules):
                 continue
-            if other.ndim > 2 and not isinstance(other, nn.Parameter):
-                listener.forward.note_problem(module, "multiplies queries by a product over keys")
+            is_summed = not known.problem and terms[position][known.keys] not in terms[2]
+            if is_summed and other.ndim > 2 and not isinstance(other, nn.Parameter):
+                listener.forward.note_problem(known.softmax.module, "multiplies queries by a product over keys")
 
     def _problem_with(self, known: Followed, product: Product, tokens: int | None) -> str:
         """Why the scores of a product are not those of all keys; empty if they are."""
@@ -243,7 +304,7 @@ def record(listener: Listener, module: nn.Module, scores: Tensor, product: Produ
         kv_offset,
         valid,
         value=values,
-        has_assumed_positions=is_self and origin.is_unknown and not is_known,
+        has_assumed_positions=origin.is_unknown and not is_known,
         is_dense=True,
     )
     if not is_self and is_known:  # each step has the position of its row
@@ -253,6 +314,12 @@ def record(listener: Listener, module: nn.Module, scores: Tensor, product: Produ
     if call.output_gradient is None:
         return output
     return call.output_gradient.follow(output, lambda gradient: heads.split(product.arrange_output(gradient)))
+
+
+def _module_of(listener: Listener, softmax: Softmax) -> nn.Module:
+    """The module that computed a softmax, if it is running; else the innermost one."""
+    running = listener.forward.modules
+    return softmax.module if any(each is softmax.module for each in running) else running[-1]
 
 
 def _is_softmax(module: nn.Module) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from threading import get_ident
@@ -16,7 +16,8 @@ from regard.watching.call import AttentionCall, CallIdentity
 from regard.watching.module_inspection import REGARD_LAYERS
 from regard.watching.output_gradient import BackwardState
 from regard.watching.result import LayerKey
-from regard.watching.softmax_product import flat_tokens, merged_axes
+from regard.watching.softmax_product import input_shape, merged_axes
+from regard.watching.softmax_result import Softmax
 
 MASKS: dict[str, tuple[AttentionKind, ...]] = {
     "attention_mask": ("encoder", "decoder"),
@@ -64,8 +65,9 @@ class ForwardPass:
         last_key: The layer that it was recorded in.
         is_continuation_decided: Whether it is known which recording the forward pass belongs to.
         thread: The thread that it runs in.
-        inputs: The positional arguments of the modules that are running.
+        inputs: The arguments of the modules that are running.
         problems: Why modules that multiply by the result of a softmax are not recorded, by id.
+        doubts: Why products of theirs are not recorded, with the softmax, by id.
         merged_axes: The sizes of axes that modules merged into one, as batch and heads, by id.
         backward: Whether a backward pass has reached it.
         is_sdpa_suspended: Whether calls of SDPA are not recorded, as within a function that is.
@@ -85,6 +87,7 @@ class ForwardPass:
     is_continuation_decided: bool = False
     inputs: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
     problems: dict[int, str] = field(default_factory=dict[int, str])
+    doubts: dict[int, list[tuple[Softmax, str, bool]]] = field(default_factory=lambda: defaultdict(list))
     merged_axes: dict[int, list[tuple[int, int]]] = field(default_factory=dict[int, list[tuple[int, int]]])
     is_sdpa_suspended: bool = False
     num_calls_at_entry: list[int] = field(default_factory=list[int])
@@ -99,13 +102,29 @@ class ForwardPass:
         return not self.is_sdpa_suspended and not any(isinstance(module, REGARD_LAYERS) for module in self.modules)
 
     @property
-    def tokens(self) -> int | None:
-        """The number of tokens in the first input of the innermost module, if it is known."""
-        return flat_tokens(self.inputs[-1])
+    def input_shape(self) -> Size | None:
+        """The shape of the first input of the innermost module, if it is known."""
+        return input_shape(self.inputs[-1])
 
     def note_problem(self, module: nn.Module, reason: str) -> None:
         """A module multiplies by the result of a softmax in a way that cannot be recorded."""
         self.problems.setdefault(id(module), reason)
+
+    def note_doubt(self, module: nn.Module, softmax: Softmax, reason: str, *, may_be_other: bool) -> None:
+        """A module multiplies by the result of a softmax in a way that matters if no product of it is recorded.
+
+        Args:
+            module: The module.
+            softmax: The softmax.
+            reason: What it does.
+            may_be_other: Whether it may be something else than attention, so that other attention can be recorded.
+        """
+        self.doubts[id(module)].append((softmax, reason, may_be_other))
+
+    def take_doubts(self, module: nn.Module) -> dict[str, bool]:
+        """Those that a module that ends leaves: whether it may be something else than attention, by their reason."""
+        left = self.doubts.pop(id(module), ())
+        return {reason: may_be_other for softmax, reason, may_be_other in left if not softmax.recorded}
 
     def note_merged_axes(self, before: Size, after: Size) -> None:
         """The innermost module changes the shape of a tensor."""

@@ -125,8 +125,7 @@ class Listener(WatchBlock):
         if not recorders:
             raise InvalidArgument(f"{name}: nothing was recorded: {self._why_nothing()}")
         self._warn_of_checkpointing()
-        if self._notes.dense or self._notes.not_recorded:
-            self._notes.warn(name, is_kept=self._retention.keep_qk)
+        self._notes.warn(name, is_kept=self._retention.keep_qk)
 
     def _warn_of_checkpointing(self) -> None:
         """Say that the backward pass belongs inside, before torch says that it saved other tensors in recomputation."""
@@ -289,7 +288,7 @@ class Listener(WatchBlock):
             if not self._only_interface:
                 self._attached.enter_mode()
         forward.modules.append(module)
-        forward.inputs.append(args)
+        forward.inputs.append((*args, *kwargs.values()))
         forward.num_calls_at_entry.append(forward.num_calls)
         forward.num_softmaxes_at_entry.append(forward.num_softmaxes)
         forward.entries[id(module)] += 1
@@ -304,7 +303,7 @@ class Listener(WatchBlock):
             if output is not None:  # it is None if forward raised
                 if self._adapter_of and self._is_in_adapted():
                     self._record_adapted(module, args, kwargs, output)
-                elif id(module) in self._inspected or forward.problems:
+                elif id(module) in self._inspected or forward.problems or forward.doubts:
                     self._record_output(module, output)
                 if len(forward.modules) == 1:
                     self._list.end_forward(forward)
@@ -334,6 +333,11 @@ class Listener(WatchBlock):
             record_regard_layer(self, module, output)
         name, problem = self.module_names[id(module)], self.forward.problems.get(id(module))
         has_called = self.forward.num_calls > self.forward.num_calls_at_entry[-1]
+        for reason, may_be_other in self.forward.take_doubts(module).items():
+            if has_called and may_be_other:
+                self._notes.partly_recorded[name] = module, reason
+            else:
+                problem = problem or reason
         has_softmax = self._mode is None or self.forward.num_softmaxes > self.forward.num_softmaxes_at_entry[-1]
         is_missing = not has_called and self._layer_names is None and (has_softmax or calls_kernels(type(module)))
         is_refused = is_named_attention(type(module)) if problem else is_missing and computes_own_softmax(type(module))

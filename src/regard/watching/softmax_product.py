@@ -5,19 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from string import ascii_letters
+from math import prod
 from typing import Any
 
-import torch
 from torch import Size, Tensor, nn
 
+from regard.watching.matrix_products import without_broadcast
 from regard.watching.module_inspection import is_named_attention
-
-HEAD_COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads", "num_head", "nb_heads", "h")
-"""Attributes in which modules have their number of heads."""
-
-GATES = re.compile("gate|router|routing|expert|moe(?![a-z])|mixture", re.IGNORECASE)
-"""Names of modules that choose between experts."""
+from regard.watching.softmax_axis import GATES, ProductAxes, head_count, is_gate, other_axis
+from regard.watching.softmax_result import Followed
 
 SPARSE = re.compile("sparse", re.IGNORECASE)
 """Names of modules that compute attention for some of the queries or keys."""
@@ -29,9 +25,11 @@ class NotAttention:
 
     Args:
         reason: What it is instead, if it may be attention of another form.
+        is_certain: Whether that matters if another product of the same softmax is attention.
     """
 
     reason: str = ""
+    is_certain: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,68 +41,89 @@ class Product:
         arrange_output: Turns the result of the product into (*lead, queries, value_dim).
         values: (*lead, keys, value_dim), where axes of the lead may be 1.
         heads: The number of heads that the module says that it has, if it does.
+        queries: The axis of the queries in the result, if there is one.
     """
 
     arrange: Callable[[Tensor], Tensor]
     arrange_output: Callable[[Tensor], Tensor]
     values: Tensor
     heads: int | None
+    queries: int | None
 
 
 def read_product(
-    keys: int | None,
-    shape: Size,
+    known: Followed,
     position: int,
     operands: Sequence[Tensor],
-    equation: Any,
+    terms: tuple[str, str, str] | None,
+    is_einsum: bool,
     module: nn.Module,
     name: str,
+    inputs: Size | None,
 ) -> Product | NotAttention:
     """What a product of two tensors is, one of which holds the result of a softmax.
 
     Args:
-        keys: The axis of the softmax; None if its entries were changed, perhaps divided by their sum over another axis.
-        shape: The shape that its result had.
+        known: What is known of that one.
         position: Which of the two it is.
         operands: The two.
-        equation: The first argument of an ``einsum``; None for a matrix product.
+        terms: The axes of both and of the product; None if they are not known.
+        is_einsum: Whether their order says nothing, as that of a matrix product does.
         module: The module that computes it.
         name: The module's name.
+        inputs: The shape of the module's first input, if it is known.
     """
     weights, values = operands[position], operands[1 - position]
+    is_named = is_named_attention(type(module))
     if min(weights.ndim, values.ndim) < 2:
-        return NotAttention()
-    terms = _terms_of_matmul(*operands) if equation is None else _terms(equation, operands)
+        return NotAttention("multiplies a vector by its softmax" if is_named else "", is_certain=False)
     if terms is None:
         return NotAttention("multiplies by its softmax in an equation that is not known")
     of_weights, of_values, of_output = terms[position], terms[1 - position], terms[2]
-    is_named = is_named_attention(type(module))
+    # Of weights that were changed, perhaps divided by their sum over another axis, only the product says the keys.
+    keys = None if known.is_changed and is_named else known.keys
     summed = [axis for axis in of_weights if axis not in of_output]
     if len(summed) != 1 or summed[0] not in of_values or (keys is not None and of_weights[keys] != summed[0]):
         return NotAttention("sums over another axis than its softmax")
-    rows = [axis for axis in of_weights if axis in of_output and axis not in of_values]
-    shared = [axis for axis in of_weights if axis in of_output and axis in of_values]
-    if shared and of_weights[0] in rows:  # values of each query, as those of relative positions
-        return NotAttention()
+    own = without_broadcast(of_values, values, of_weights, weights)
+    rows = [axis for axis in of_weights if axis in of_output and axis not in own]
+    shared = [axis for axis in of_weights if axis in of_output and axis in own]
+    queries = _queries_by_roles(known.roles, of_weights, summed[0])
+    if queries is None:
+        return NotAttention("has a softmax over an axis that its queries and keys share", is_certain=False)
+    is_relative = not any(axis in rows for axis in queries) if queries else bool(shared) and of_weights[0] in rows
+    if is_relative:
+        return NotAttention("multiplies values of each query by its softmax", is_certain=False)
+    sizes = dict(zip(of_weights, weights.shape, strict=True))
+    widths = [axis for axis in of_values if axis not in of_weights]
+    shape, width = known.softmax.shape, prod(values.shape[of_values.index(axis)] for axis in widths)
+    axes = ProductAxes(sizes, summed[0], rows, shared, width, known.roles is not None, len(shape) == 2)
+    if is_gate(axes, module, known.softmax.module, inputs):
+        reason = "multiplies values of each token by a softmax, as a gate or a convolution does"
+        return NotAttention(reason if is_named else "", is_certain=False)
+    other = other_axis(axes, module, inputs)
+    if other:
+        return NotAttention(f"has a softmax over {other}, not over keys", is_certain=False)
     if not is_named:
-        is_gate = len(rows) == 1 and weights.shape[of_weights.index(rows[0])] == 1
-        is_gate &= weights.ndim > len(shape) or 1 not in shape or _is_gate(module, name)  # an axis that was inserted
-        if not rows or not shared or is_gate:  # gates of experts, or a mean of the rows of a table
-            return NotAttention()
+        is_single = len(rows) == 1 and sizes[rows[0]] == 1
+        is_inserted = is_single and (weights.ndim > len(shape) or 1 not in shape or _is_named_gate(module, name))
+        if not rows or all(axis not in of_values for axis in of_weights if axis in of_output) or is_inserted:
+            return NotAttention()  # gates of experts, or a mean of the rows of a table
     if SPARSE.search(type(module).__name__):
         return NotAttention("computes some of its queries or keys")
-    query = rows[-1:]
-    if equation is not None and len(rows) > 1:  # heads that share values, or queries with two axes
+    query = [axis for axis in rows if axis in queries] if queries else rows[-1:]
+    if len(query) > 1 or (not queries and len(rows) > 1):  # heads that share values, or queries with two axes
         count = head_count(module)
-        sizes = dict(zip(of_weights, weights.shape, strict=True))
         of_heads = [axis for axis in rows if sizes[axis] == count]
         if not of_heads and count is not None:  # groups of heads that share a key
             of_heads = [axis for axis in rows if any(sizes[axis] * sizes[other] == count for other in shared)]
-        if len(rows) > 2 or len(of_heads) != 1:
+        if len(rows) == 2 and len(of_heads) == 1:
+            query = [axis for axis in rows if axis not in of_heads]
+        elif is_einsum:
             return NotAttention("has several axes that may be its queries")
-        query = [axis for axis in rows if axis not in of_heads]
+        else:
+            query = rows[-1:]
     lead = [axis for axis in of_weights if axis not in (*query, summed[0])]
-    widths = [axis for axis in of_values if axis not in of_weights]
 
     def arrange(tensor: Tensor) -> Tensor:
         tensor = _permute(tensor, of_weights, [*lead, *query, summed[0]])
@@ -115,45 +134,25 @@ def read_product(
         tensor = tensor if query else tensor.unsqueeze(len(lead))
         return tensor.flatten(len(lead) + 1) if widths else tensor.unsqueeze(-1)
 
-    arranged = _permute(values, of_values, [*lead, summed[0], *widths])
+    values = values.squeeze(tuple(place for place, axis in enumerate(of_values) if axis not in own))
+    arranged = _permute(values, own, [*lead, summed[0], *widths])
     arranged = arranged.flatten(len(lead) + 1) if widths else arranged.unsqueeze(-1)
-    return Product(arrange, arrange_output, arranged, head_count(module))
+    place = of_output.index(query[0]) if query else None
+    return Product(arrange, arrange_output, arranged, head_count(module), place)
 
 
-def head_count(module: nn.Module) -> int | None:
-    """The number of heads that a module says that it has."""
-    for name in HEAD_COUNTS:
-        count = getattr(module, name, None)
-        if isinstance(count, int) and not isinstance(count, bool) and count > 0:
-            return count
-    return None
+def _queries_by_roles(roles: str | None, axes: str, keys: str) -> list[str] | None:
+    """The axes of the queries, by the roles that all axes have in the scores; none if that is not known.
+
+    None if the axis of the keys is one that queries and keys share.
+    """
+    role = "?" if roles is None else roles[axes.index(keys)]
+    others = {"l": "r", "r": "l"}.get(role)
+    return None if role == "s" else [axis for axis, each in zip(axes, roles or "", strict=False) if each == others]
 
 
-def _is_gate(module: nn.Module, name: str) -> bool:
+def _is_named_gate(module: nn.Module, name: str) -> bool:
     return any(map(GATES.search, (type(module).__name__, name.rpartition(".")[2])))
-
-
-def _terms_of_matmul(one: Tensor, other: Tensor) -> tuple[str, str, str]:
-    """A matrix product as an equation: the axes of both, and of the result."""
-    lead = ascii_letters[: max(one.ndim, other.ndim) - 2]
-    of_one, of_other = lead[len(lead) - one.ndim + 2 :], lead[len(lead) - other.ndim + 2 :]
-    return f"{of_one}XY", f"{of_other}YZ", f"{lead}XZ"
-
-
-def _terms(equation: Any, operands: Sequence[Tensor]) -> tuple[str, str, str] | None:
-    """The axes of two operands of an ``einsum``, and of the result; None if it is not written as ``"bij,bjd->bid"``."""
-    if not isinstance(equation, str):
-        return None
-    inputs, arrow, output = equation.replace(" ", "").partition("->")
-    parts = inputs.split(",")
-    if not arrow or len(parts) != 2:
-        return None
-    spare = [letter for letter in ascii_letters if letter not in equation]
-    counts = [each.ndim - len(part) + 3 if "..." in part else 0 for part, each in zip(parts, operands, strict=True)]
-    lead = "".join(spare[: max(counts)])
-    terms = [part.replace("...", lead[len(lead) - count :]) for part, count in zip(parts, counts, strict=True)]
-    terms.append(output.replace("...", lead))
-    return None if any(len(set(term)) < len(term) for term in terms) else (terms[0], terms[1], terms[2])
 
 
 def _permute(tensor: Tensor, axes: str, order: Sequence[str]) -> Tensor:
@@ -229,7 +228,8 @@ def merged_axes(before: Size, after: Size) -> tuple[int, int] | None:
     return None
 
 
-def flat_tokens(args: Sequence[Any]) -> int | None:
-    """The number of tokens in the first input of a module: the entries of all its axes but the last."""
-    first = next((each for each in args if isinstance(each, torch.Tensor) and each.is_floating_point()), None)
-    return None if first is None or not first.ndim else first.numel() // max(first.shape[-1], 1)
+def input_shape(inputs: Sequence[Any]) -> Size | None:
+    """The shape of the first input of a module that may hold the states of tokens, if there is one."""
+    return next(
+        (each.shape for each in inputs if isinstance(each, Tensor) and each.is_floating_point() and each.ndim), None
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,25 +12,31 @@ import torch
 from torch import Tensor, nn
 
 from regard.watching.result import LayerKey
+from regard.watching.score_axes import RESHAPES, moved_roles, order_after, permutes
 
 SAME_ENTRIES = {
-    *("dropout", "to", "type_as", "float", "double", "half", "bfloat16", "type"),
-    *("contiguous", "clone", "nan_to_num", "nan_to_num_"),
+    *("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout", "native_dropout"),
+    *("to", "type_as", "float", "double", "half", "bfloat16", "type", "cpu", "cuda"),
+    *("contiguous", "clone", "detach", "requires_grad", "alias", "view_as", "positive", "pos", "nan_to_num"),
 }
 """Functions whose result has the entries of their argument, or some of them."""
 
-PERMUTATIONS = {"transpose", "swapaxes", "swapdims", "permute", "movedim", "moveaxis"}
-TRANSPOSED = Tensor.mT, Tensor.T
-RESHAPES = {"view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze"}
+EXPANSIONS = {"expand", "expand_as", "broadcast_to"}
 
 FACTORS = {"mul", "div", "true_divide", "rmul", "imul", "truediv", "itruediv"}
 """Functions that scale rows, where the other argument is the same for all keys."""
 
-CHANGES = {*FACTORS, "add", "iadd", "radd", "sub", "isub", "rsub", "masked_fill", "where", "clamp", "relu"}
-"""Functions that change the entries; whether they still are weights is seen at the product."""
-
 PARTS = {"cat", "pad", "split", "chunk", "unbind", "tensor_split", "narrow", "index_select", "roll", "flip"}
 """Functions whose result has some of the keys, or others, too."""
+
+MOVES = {
+    *("sort", "msort", "gather", "take", "take_along_dim", "topk", "fliplr", "flipud", "rot90", "as_strided"),
+    *("unfold", "view_as_complex", "index", "matrix_exp", "inverse", "matrix_power"),
+}
+"""Functions whose result may have other keys in the same places; that of all others is multiplied as it is."""
+
+SIDE_RESULTS = re.compile("_like$|^new_|^set|^get$|^(grad|result_type|isclose|bernoulli|multinomial|normal)$")
+"""Functions whose result does not follow from the entries of their argument, or is none of the weights."""
 
 
 @dataclass(eq=False)
@@ -63,6 +70,7 @@ class Followed:
         is_changed: Whether its entries are no longer those of the softmax.
         entries: Its entries before dropout, if they were changed and then dropped.
         problem: Why a product with it is not one of weights and values over all keys; empty if it may be.
+        roles: Those of its axes, if they are known; see `score_axes`.
     """
 
     softmax: Softmax
@@ -74,6 +82,7 @@ class Followed:
     is_changed: bool = False
     entries: Tensor | None = None
     problem: str = ""
+    roles: str | None = None
 
     @property
     def is_overwritten(self) -> bool:
@@ -98,14 +107,14 @@ def rearranged(
 ) -> Followed | None:
     """What is known of a followed tensor with other axes; None if the function does something else."""
     scores, keys = known.scores, known.keys
-    is_permutation = name in PERMUTATIONS or any(getattr(func, "__self__", None) is each for each in TRANSPOSED)
-    if not is_permutation and name not in RESHAPES and name not in ("expand", "getitem"):
+    is_permutation = permutes(name, func)
+    if not is_permutation and name not in {*RESHAPES, *EXPANSIONS, "getitem"}:
         return None
     if known.problem:
         return known
     if is_permutation:
-        axes = func(torch.empty(*range(2, scores.ndim + 2), device="meta"), *args[1:], **kwargs).shape
-        apply, place = (lambda tensor: func(tensor, *args[1:], **kwargs)), axes.index(keys + 2)
+        apply = lambda tensor: func(tensor, *args[1:], **kwargs)  # noqa: E731
+        place = order_after(apply, scores.ndim).index(keys)
     elif name in RESHAPES:
         below = math.prod(scores.shape[keys + 1 :])
         places = [
@@ -116,7 +125,7 @@ def rearranged(
         if not places:
             return replace(known, problem="takes a part of its keys")
         apply, place = (lambda tensor: tensor.reshape(result.shape)), places[-1]
-    elif name == "expand":
+    elif name in EXPANSIONS:
         apply, place = (lambda tensor: tensor.expand(result.shape)), keys + result.ndim - scores.ndim
     else:
         place = _keys_of_item(scores, keys, args[1])
@@ -124,7 +133,8 @@ def rearranged(
             return replace(known, problem="takes a part of its keys")
         apply = lambda tensor: tensor[args[1]]  # noqa: E731
     entries = None if known.entries is None else apply(known.entries)
-    return replace(known, scores=apply(scores), keys=place, entries=entries)
+    roles = moved_roles(name, func, args, kwargs, known.roles, scores, result)
+    return replace(known, scores=apply(scores), keys=place, entries=entries, roles=roles)
 
 
 def _keys_of_item(scores: Tensor, keys: int, index: Any) -> int | None:

@@ -25,10 +25,13 @@ class OwnSoftmaxes:
     Args:
         dense: Those that were recorded with dense weights.
         not_recorded: The others, and what each does with its softmax.
+        partly_recorded: Those that compute other attention, too, and what each does besides.
     """
 
     dense: dict[str, nn.Module] = field(default_factory=dict[str, nn.Module])
     not_recorded: dict[str, tuple[nn.Module, str]] = field(default_factory=dict[str, tuple[nn.Module, str]])
+
+    partly_recorded: dict[str, tuple[nn.Module, str]] = field(default_factory=dict[str, tuple[nn.Module, str]])
 
     def warn(self, model: str, *, is_kept: bool) -> None:
         """Name them in one warning each.
@@ -49,6 +52,9 @@ class OwnSoftmaxes:
                 f"{model}: not recorded: {_list_modules(modules)}, which multiply by a softmax in their own code; to "
                 "record only the others, pass layers=[...]"
             )
+        for problem in dict.fromkeys(problem for _, problem in self.partly_recorded.values()):
+            modules = {name: module for name, (module, each) in self.partly_recorded.items() if each == problem}
+            warn(f"{model}: not all is recorded of {_list_modules(modules)}: it {problem}")
 
 
 def label(name: str, module: nn.Module) -> str:
