@@ -89,13 +89,13 @@ def attend(
         InvalidType: If an argument has a wrong type.
         KernelNotSupported: If the named kernel cannot compute this call; the message says why.
 
-    Gradients are exact, first order only, and work under `torch.func`; use ``kernel="reference"`` for second
-    derivatives and forward mode. Autocast has no effect: results follow the input dtypes. NaN and infinity propagate to
-    every row that may attend to them; in masked values they can reach other rows. ``sdpa`` behaves as torch does. Under
-    `torch.compile` and `torch.export` a call is one operator, Regard's or SDPA's, and so are measures and `dense` of
-    its weights. Masks, scores and measures written in Python, a `Neighbors` made in compiled code, indexing
-    (``W[0, 3]``, `columns`), products (``W @ x``) and ``W.mT.topk`` cause a graph break and stay correct; with
-    ``fullgraph=True`` they raise.
+    Gradients are exact, of any order, also in forward mode and under `torch.func`. Where SDPA computes the output
+    alone, a backward pass with ``create_graph=True`` needs ``kernel="blockwise"``. Autocast has no effect: results
+    follow the input dtypes. NaN and infinity propagate to every row that may attend to them; in masked values they can
+    reach other rows. ``sdpa`` behaves as torch does. Under `torch.compile` and `torch.export` a call is one operator,
+    Regard's or SDPA's, and so are measures and `dense` of its weights. Masks, scores and measures written in Python, a
+    `Neighbors` made in compiled code, indexing (``W[0, 3]``, `columns`), products (``W @ x``) and ``W.mT.topk`` cause a
+    graph break and stay correct; with ``fullgraph=True`` they raise.
 
     Memory:
         O(queries + keys), forward and backward. ``sdpa`` is only chosen if it holds at most 2**22 cells of a mask or

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from regard.errors import InvalidArgument
 
 if TYPE_CHECKING:
 
     class AutogradFunction(torch.autograd.Function):
-        """torch's class, with types that let `backward` name its gradients and `apply` return what `forward` does."""
+        """torch's class, with types that let `backward` and `jvp` name what they take."""
 
         backward: Any
+        jvp: Any
 
         @classmethod
         def apply(cls, *inputs: Any) -> Any: ...
@@ -63,9 +65,35 @@ def without_autocast(device: str) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
+def is_differentiated_twice() -> bool:
+    """Whether forward mode, or reverse mode within another transform that differentiates, may need more than SDPA has.
+
+    A backward pass with ``create_graph=True`` cannot be foreseen.
+    """
+    if forward_ad._current_level >= 0:  # pyright: ignore[reportPrivateUsage]
+        return True
+    if not torch._C._are_functorch_transforms_active():  # pyright: ignore[reportPrivateUsage]
+        return False
+    stack = torch._C._functorch.get_interpreter_stack() or ()  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage]
+    return [interpreter.key().name for interpreter in stack].count("Grad") > 1
+
+
+def check_forward_mode() -> None:
+    """Raise where the tangent of a custom function would lose one of its own, which torch drops.
+
+    Raises:
+        InvalidArgument: If forward mode is nested in forward mode.
+    """
+    stack = torch._C._functorch.get_interpreter_stack() or ()  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage]
+    if [interpreter.key().name for interpreter in stack].count("Jvp") > 1:
+        raise InvalidArgument(
+            "forward mode: torch cannot nest torch.func.jvp or jacfwd of a custom function in another; use "
+            "torch.func.hessian, or jvp of torch.func.grad"
+        )
+
+
 SECOND_ORDER_MESSAGE = (
-    "second derivative: this gradient comes from a custom backward pass, which cannot be differentiated again; use "
-    "attend(..., kernel='reference'), with measure=... for anything about its weights"
+    "second derivative: this gradient comes from a custom backward pass, which cannot be differentiated again"
 )
 
 

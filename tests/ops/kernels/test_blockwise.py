@@ -14,7 +14,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.autograd import forward_ad
 
 from helpers.ops.cases import SCORES, masks, measures
 from helpers.pairwise import each_value
@@ -279,23 +278,6 @@ def test_dropout_follows_the_seed():
         outputs.append(attend(query, key, value, dropout=0.5, kernel="blockwise").output)
     assert torch.equal(outputs[0], outputs[1])
     assert not torch.equal(outputs[0], outputs[2])
-
-
-@pytest.mark.parametrize("kernel", ["blockwise", "native"])
-def test_a_second_derivative_is_rejected_and_not_zero(kernel):
-    query, key, value = (x.detach().float().requires_grad_() for x in tensors())
-    output = attend(query, key, value, kernel=kernel).output
-    (first,) = torch.autograd.grad(output.sum(), query, create_graph=True)
-    for leaf in (query, key, value):
-        with pytest.raises(InvalidArgument, match=r"second derivative: .* kernel='reference'"):
-            torch.autograd.grad(first.sum() + query.sum() + key.sum() + value.sum(), leaf, retain_graph=True)
-
-
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own, on first use
-def test_forward_mode_is_rejected_and_not_zero():
-    query, key, value = (x.detach() for x in tensors())
-    with forward_ad.dual_level(), pytest.raises(RuntimeError, match="jvp"):
-        attend(forward_ad.make_dual(query, query), key, value, kernel="blockwise")
 
 
 def test_sums_stay_in_float32_under_autocast():

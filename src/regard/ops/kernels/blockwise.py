@@ -7,10 +7,11 @@ gradient written here, so that the output of a block is not computed twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,10 +23,12 @@ from regard.ops.dropout import dropped_weights
 from regard.ops.grouped_query import grouped_matmul, grouped_matmul_grad
 from regard.ops.kernels.base import KernelInputs, RunOptions, untracked_tensor_error
 from regard.ops.kernels.blocks import BlockLocation, BlockSizes, partition, sizes_on
+from regard.ops.kernels.derivatives import Derivative
 from regard.ops.kernels.differentiable import DifferentiableKernel, ForwardResult
 from regard.ops.kernels.results import MeasureResults, as_tensors
 from regard.ops.kernels.threads import run_parallel
 from regard.ops.measures.base import Block, BlockIndex, Measure, apply_sinks, lowest
+from regard.ops.tile import Index
 from regard.ops.tree import map_tensors, tensors_in
 
 MAX_THREADS = 8
@@ -155,10 +158,7 @@ class Blockwise(DifferentiableKernel):
                         if gradient is None:
                             continue
                         if part.is_floating_point() and not part.requires_grad:
-                            raise InvalidArgument(
-                                f"measure '{name}': its result does not follow from weights or scores by "
-                                "differentiable operations, so it has no gradient; detach it before using it in a loss"
-                            )
+                            raise _constant_result_error(name)
                         pairs.append((part, gradient[at]))
             if output_gradient is not None and value is not None and value_index is not None:
                 gradient, values = location.slice_queries(output_gradient).to(dtype), location.slice_keys(value)
@@ -183,6 +183,124 @@ class Blockwise(DifferentiableKernel):
         streams, threads = self.streams(inputs)
         run_parallel(work, streams, 1 if rule_gradients else threads)
         return [total for total in sums if total is not None]
+
+    def derivative(
+        self, inputs: KernelInputs, options: RunOptions, which: Derivative, tensors: Sequence[Tensor]
+    ) -> list[Tensor]:
+        inputs = inputs.with_wide_rules()
+        own, dtype = tensors_in(inputs), inputs.request.dtype
+        count, first_rule = len(own), 2 if inputs.value is None else 3
+        originals, active = which.originals(count), which.active
+        wholes = [*own, *tensors]
+        for i, original in enumerate(originals):
+            if first_rule <= original < count and wholes[i].is_floating_point():  # whole, and the same for all blocks
+                wholes[i] = _leaf(wholes[i].to(own[original].dtype), i in active)
+        rest = iter(wholes)
+        inputs = map_tensors(inputs, lambda _: next(rest))
+        sums = [
+            wholes[i].new_zeros(wholes[i].shape, dtype=torch.promote_types(wholes[i].dtype, dtype))
+            for i in which.results
+        ]
+
+        def step(location: BlockLocation) -> None:
+            def read(i: int) -> Tensor:
+                original = originals[i]
+                if first_rule <= original < count:
+                    return wholes[i]
+                return _leaf(places[original].read(wholes[i]).to(dtype), i in active)
+
+            of_keys = _Place(location.slice_keys, location.accumulate_keys)
+            of_queries = _Place(location.slice_queries, location.accumulate_queries)
+            places = [of_keys, of_queries, of_keys][3 - first_rule :] + [_WHOLE] * (count - first_rule)
+            parts = [read(i) for i in range(count)]
+            results = _results(location, inputs, options, parts)
+            places += [results[output][1] for output in which.outputs]
+            parts += [read(i) for i in range(count, len(wholes))]
+            total = _inner_product([results[output][0] for output in which.outputs], parts[count:])
+            first = count + len(which.outputs)
+            for direction in which.directions:
+                gradients = _gradients_of(total, [parts[i] for i in direction], create_graph=True)
+                total = _inner_product(gradients, parts[first:])
+                first += len(direction)
+            gradients = _gradients_of(total, [parts[i] for i in which.results])
+            for whole, i, gradient in zip(sums, which.results, gradients, strict=True):
+                if gradient is not None:
+                    places[originals[i]].add(whole, gradient)
+
+        def work(locations: Iterable[BlockLocation]) -> None:
+            with torch.enable_grad():
+                for location in locations:
+                    step(location)
+
+        streams, threads = self.streams(inputs)
+        has_rules = any(first_rule <= originals[i] < count for i in which.results)
+        run_parallel(work, streams, 1 if has_rules else threads)
+        return sums
+
+
+class _Place(NamedTuple):
+    """How a block's part of a whole tensor is read, and how one is added to it."""
+
+    read: Callable[[Tensor], Tensor]
+    add: Callable[[Tensor, Tensor], Any]
+
+
+def _itself(whole: Tensor) -> Tensor:
+    return whole
+
+
+_WHOLE = _Place(_itself, Tensor.add_)
+
+
+def _results(
+    location: BlockLocation, inputs: KernelInputs, options: RunOptions, parts: list[Tensor]
+) -> list[tuple[Tensor, _Place]]:
+    """The output, if there is a value, and each tensor of the results of a block, differentiable, with its place."""
+    values, query, key = parts[:3] if inputs.value is not None else (None, *parts[:2])
+    block = compute_block(location, query, key, differentiate=True, protect_masked=True)
+    results: list[tuple[Tensor, _Place]] = []
+    if values is not None:
+        weights, scale = block.weights, 1.0
+        if options.seed is not None:
+            dropped, scale = _dropped(location, inputs.dropout, options.seed)
+            weights = weights.masked_fill(dropped, 0.0)
+        output = grouped_matmul(weights, values) * scale
+        results.append((output, _Place(location.slice_queries, location.accumulate_queries)))
+    for name, measure in inputs.measures.items():
+        result, index = _compute(measure, block)
+        at = measure.result_index(index, inputs.request.shape)
+        for part in as_tensors(name, measure, result, at):
+            if part.is_floating_point() and not part.requires_grad:
+                raise _constant_result_error(name)
+            results.append((part, _Place(partial(_read, at=at), partial(_add, at=at))))
+    return results
+
+
+def _read(whole: Tensor, at: tuple[Index, ...]) -> Tensor:
+    return whole[at]
+
+
+def _add(whole: Tensor, part: Tensor, at: tuple[Index, ...]) -> None:
+    whole[at] += part
+
+
+def _inner_product(left: Sequence[Tensor | None], right: Iterable[Tensor]) -> Tensor | None:
+    """The sum of the products of tensors with others, of which there may be more; None if there is nothing to add."""
+    products = [(a * b).sum() for a, b in zip(left, right, strict=False) if a is not None]
+    return torch.stack(products).sum() if products else None
+
+
+def _gradients_of(total: Tensor | None, tensors: list[Tensor], create_graph: bool = False) -> list[Tensor | None]:
+    """The gradients of a sum; None where it does not depend on a tensor."""
+    if total is None or not total.requires_grad or not tensors:
+        return [None] * len(tensors)
+    try:
+        return [*torch.autograd.grad(total, tensors, create_graph=create_graph, allow_unused=True)]
+    except RuntimeError as error:
+        raise InvalidArgument(
+            "second derivative: mask, score and measures must consist of operations that can be differentiated again; "
+            f"one of them cannot: {error}"
+        ) from error
 
 
 def compute_block(
@@ -260,6 +378,13 @@ def _gradients(pairs: list[tuple[Tensor, Tensor]], leaves: list[Tensor]) -> list
     parts, gradients = zip(*pairs, strict=True)
     results = iter(torch.autograd.grad(parts, needed, gradients, allow_unused=True))
     return [next(results) if leaf.requires_grad else None for leaf in leaves]
+
+
+def _constant_result_error(name: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"measure '{name}': its result does not follow from weights or scores by differentiable operations, so it has "
+        "no gradient; detach it before using it in a loss"
+    )
 
 
 def _leaf(tensor: Tensor, needed: bool) -> Tensor:

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from regard.errors import InvalidArgument, KernelNotSupported
+from regard.errors import KernelNotSupported
 from regard.ops.autograd import (
-    SECOND_ORDER_MESSAGE,
     AutogradFunction,
+    check_forward_mode,
     has_no_memory,
     is_traced,
     vmap_by_loop,
@@ -25,6 +25,8 @@ from regard.ops.autograd import (
 from regard.ops.dropout import draw_seed
 from regard.ops.kernels.base import Kernel, KernelInputs, Measured, RunOptions, are_builtin
 from regard.ops.kernels.custom_op import call_operator
+from regard.ops.kernels.derivatives import Derivative, Differentiate, keep, reverse
+from regard.ops.kernels.derivatives import forward as forward_mode
 from regard.ops.kernels.results import Layouts, MeasureResults, unflatten
 from regard.ops.measures.base import Spec
 from regard.ops.tree import TensorVersions, map_tensors, tensors_in, walk
@@ -103,6 +105,26 @@ class DifferentiableKernel(Kernel):
         tensors = [tensor for tensor, need in zip(tensors_in(inputs), needed, strict=True) if need]
         sums = kernel.backward(wide, options, needed, incoming, saved)
         return [total.to(tensor.dtype) for total, tensor in zip(sums, tensors, strict=True)]
+
+    def derivative(
+        self, inputs: KernelInputs, options: RunOptions, which: Derivative, tensors: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Second and higher derivatives, and forward mode: those of `fallback`, for there a rule needs no code for it.
+
+        Args:
+            inputs: As in the forward pass.
+            options: As in the forward pass.
+            which: The derivative.
+            tensors: Those that follow the tensors of the inputs; see `Derivative`.
+
+        Raises:
+            KernelNotSupported: If there is no fallback.
+        """
+        if self.fallback is None:
+            raise KernelNotSupported(
+                f"second derivative: kernel '{self.name}' has none and names no fallback; use kernel='blockwise'"
+            )
+        return self.fallback.derivative(inputs, options, which, tensors)
 
     def run(self, inputs: KernelInputs) -> tuple[Tensor | None, Measured]:
         """Where torch traces it, one operator, or for a user's rules or kernel what torch can trace; else `run_eager`.
@@ -185,6 +207,12 @@ class _Call:
         self.num_saved = len(saved)
         return *(() if output is None else (output,)), *results.tensors(), *saved
 
+    def derivative(self, which: Derivative, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """A derivative in the dtypes of its tensors, of which the first are those of the inputs."""
+        count = len(self.tensors)
+        sums = self.kernel.derivative(self.with_tensors(tensors[:count]), self.options, which, tensors[count:])
+        return [total.to(tensors[i].dtype) for total, i in zip(sums, which.results, strict=True)]
+
 
 class _Forward(AutogradFunction):
     """A call as one step of autograd: tensors go in, output, results and what is saved come out."""
@@ -200,6 +228,8 @@ class _Forward(AutogradFunction):
         first_saved = len(output) - call.num_saved
         first_result = output[: int(call.kernel.saves_first_result)]
         ctx.save_for_backward(*tensors, *first_result, *output[first_saved:])
+        ctx.save_for_forward(*tensors)
+        ctx.layouts = [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in output]
         ctx.set_materialize_grads(False)
         constants = [tensor for i, tensor in enumerate(output) if i >= first_saved or not tensor.is_floating_point()]
         ctx.mark_non_differentiable(*constants)
@@ -218,12 +248,30 @@ class _Forward(AutogradFunction):
         return None, *(next(results) if need else None for need in needed)
 
     @staticmethod
+    def jvp(ctx: Any, _: None, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        check_forward_mode()
+        tensors, layouts = ctx.saved_tensors, ctx.layouts[: len(ctx.layouts) - ctx.call.num_saved]
+        outputs = [i for i, (_, _, dtype) in enumerate(layouts) if dtype.is_floating_point]
+        zeros = [tensors[0].new_zeros(layouts[i][0], dtype=layouts[i][2]) for i in outputs]
+        moved = [(i, tangent) for i, tangent in enumerate(tangents) if tangent is not None]
+        results = tuple(range(len(tensors), len(tensors) + len(outputs)))
+        which = Derivative(tuple(outputs), (tuple([i for i, _ in moved]),), results)
+        parts = Differentiate.apply(ctx.call, which, *tensors, *zeros, *(tangent for _, tangent in moved))
+        flat: list[Tensor | None] = [None] * len(ctx.layouts)
+        for i, part in zip(outputs, parts, strict=True):
+            strides = layouts[i][1]  # of a tangent they must be the same
+            order = sorted(range(part.ndim), key=lambda axis, strides=strides: -strides[axis])
+            inverse = sorted(range(part.ndim), key=order.__getitem__)
+            flat[i] = part.permute(order).contiguous().permute(inverse)
+        return tuple(flat)
+
+    @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         return vmap_by_loop(_Forward, info.batch_size, in_dims, inputs)
 
 
 class _Backward(AutogradFunction):
-    """The gradients that are needed. Differentiating them raises; else they would count as constants."""
+    """The gradients that are needed, as a step of autograd; see `derivatives`."""
 
     @staticmethod
     def forward(
@@ -240,12 +288,28 @@ class _Backward(AutogradFunction):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        pass
+        call, needed, is_present, *tensors = inputs
+        count, num_present = len(needed), sum(is_present)
+        outputs = tuple(i for i, each in enumerate(is_present) if each)
+        which = Derivative(outputs, (), tuple(i for i, need in enumerate(needed) if need))
+        keep(ctx, call, which, [*tensors[:count], *tensors[len(tensors) - num_present :]])
+        ctx.count, ctx.num_saved = count, len(tensors) - count - num_present
 
     @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> None:
-        raise InvalidArgument(SECOND_ORDER_MESSAGE)
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        needed = _without_saved(ctx, ctx.needs_input_grad[3:])
+        results = reverse(ctx, gradients, needed)
+        return None, None, None, *results[: ctx.count], *[None] * ctx.num_saved, *results[ctx.count :]
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
+        return forward_mode(ctx, _without_saved(ctx, tangents[3:]))
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         return vmap_by_loop(_Backward, info.batch_size, in_dims, inputs)
+
+
+def _without_saved(ctx: Any, items: Sequence[Any]) -> list[Any]:
+    """The items of the inputs' tensors and of the incoming gradients; those of what was saved follow from these."""
+    return [*items[: ctx.count], *items[ctx.count + ctx.num_saved :]]

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from regard.ops.autograd import without_autocast
+from regard.ops.autograd import is_differentiated_twice, without_autocast
 from regard.ops.kernels.base import Kernel, KernelInputs, Measured
+from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.masks import Causal, DenseMask, Mask
 from regard.ops.request import AttentionRequest
 from regard.ops.scores import ScaledDotProduct
@@ -28,6 +29,7 @@ class Sdpa(Kernel):
     row.
     """
 
+    fallback = Blockwise()
     name = "sdpa"
     description = "torch's scaled_dot_product_attention, where nothing is computed about the weights"
     scores = frozenset({ScaledDotProduct})
@@ -51,6 +53,8 @@ class Sdpa(Kernel):
             yield reason
 
     def run(self, inputs: KernelInputs) -> tuple[Tensor | None, Measured]:
+        if is_differentiated_twice():
+            return self.fallback.run_eager(inputs)
         query, key, value = inputs.request.query, inputs.request.key, inputs.value
         assert value is not None
         device = value.device.type

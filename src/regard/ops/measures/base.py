@@ -15,11 +15,12 @@ from typing import Any, ClassVar, Literal
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn.functional import pad
 
 from regard.checks import Checks
 from regard.errors import short_repr
-from regard.ops.autograd import AutogradFunction
+from regard.ops.autograd import AutogradFunction, check_forward_mode
 from regard.ops.rules import Rule, resolve
 from regard.ops.steps import Place, Step
 from regard.ops.tile import Index, KeyRange, Shape, Tile, index_rows
@@ -84,6 +85,11 @@ class Block:
         return self.scores.detach().amax(-1)
 
     @property
+    def is_differentiated(self) -> bool:
+        """Whether the block may be differentiated, in reverse or in forward mode."""
+        return self.scores.requires_grad or self.weights.requires_grad or forward_ad._current_level >= 0  # pyright: ignore[reportPrivateUsage]
+
+    @property
     def q_pos(self) -> Int[Tensor, "rows 1"]:
         """Positions of the queries, (rows, 1)."""
         return self.tile.q_pos
@@ -135,10 +141,16 @@ class LogSumExpOfWeights(AutogradFunction):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
         ctx.save_for_backward(inputs[1])
+        ctx.save_for_forward(inputs[1])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return ctx.saved_tensors[0] * gradient[..., None], None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, _: Any) -> Tensor:
+        check_forward_mode()
+        return (ctx.saved_tensors[0] * tangent).sum(-1)
 
 
 class _Sinks(AutogradFunction):
@@ -162,14 +174,26 @@ class _Sinks(AutogradFunction):
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
         share, _, sink_share = output
         ctx.save_for_backward(inputs[1], share, sink_share)
-        ctx.mark_non_differentiable(sink_share)
+        ctx.save_for_forward(inputs[1], share, sink_share)
 
     @staticmethod
-    def backward(ctx: Any, grad_share: Tensor, grad_lse: Tensor, _: Tensor) -> tuple[Tensor, None, Tensor]:
+    def backward(
+        ctx: Any, grad_share: Tensor, grad_lse: Tensor, grad_sink_share: Tensor
+    ) -> tuple[Tensor, None, Tensor]:
         weights, share, sink_share = ctx.saved_tensors
+        grad_share = grad_share - grad_sink_share  # both shares sum to one; a second derivative uses the other, too
         through_share = grad_share * share * sink_share
         grad_sinks = (grad_lse * sink_share - through_share).sum((0, 2))
         return weights * (through_share + grad_lse * share)[..., None], None, grad_sinks
+
+    @staticmethod
+    def jvp(ctx: Any, scores: Tensor | None, _: Any, sinks: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        check_forward_mode()
+        weights, share, sink_share = ctx.saved_tensors
+        of_keys = share.new_zeros(()) if scores is None else (weights * scores).sum(-1)
+        of_sink = share.new_zeros(()) if sinks is None else sinks[:, None]
+        through_share = share * sink_share * (of_keys - of_sink)
+        return through_share, share * of_keys + sink_share * of_sink, -through_share
 
 
 def apply_sinks(scores: Tensor, weights: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:

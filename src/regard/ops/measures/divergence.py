@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.checks import Checks
 from regard.errors import InvalidType
-from regard.ops.autograd import AutogradFunction
+from regard.ops.autograd import AutogradFunction, check_forward_mode
 from regard.ops.measures.base import Block, Measure
 from regard.ops.measures.entropy import Entropy
 from regard.ops.steps import Place, Step
@@ -116,8 +116,14 @@ class _Infinite(AutogradFunction):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
         ctx.save_for_backward(inputs[1])
+        ctx.save_for_forward(inputs[1])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (is_infinite,) = ctx.saved_tensors
         return gradient.masked_fill(is_infinite & (gradient != 0), torch.nan), None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, _: Any) -> Tensor:
+        check_forward_mode()
+        return tangent.masked_fill(ctx.saved_tensors[0], torch.nan)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.ops.autograd import AutogradFunction
+from regard.ops.autograd import AutogradFunction, check_forward_mode
 from regard.ops.measures.base import Block, LogSumExpOfWeights, Measure
 from regard.ops.steps import Place, Step
 
@@ -28,7 +28,7 @@ class Entropy(Measure):
         if block.lse_with_sink is not None:
             return _entropy_with_sink(block)
         result = _entropy(block)
-        if block.scores.requires_grad or block.weights.requires_grad:
+        if block.is_differentiated:
             return _Entropy.apply(block.scores, block.weights, *result)
         return result[0]
 
@@ -68,6 +68,7 @@ class _Entropy(AutogradFunction):
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         scores, weights, _, shift, lse = inputs
         ctx.save_for_backward(scores, weights, output, shift, lse)
+        ctx.save_for_forward(scores, weights, output, shift, lse)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -82,6 +83,15 @@ class _Entropy(AutogradFunction):
                 (_shifted(scores, shift) + (entropy - lse)[..., None]).mul_(weights).mul_(-gradient[..., None])
             )
         return grad_scores, None, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
+        check_forward_mode()
+        scores, weights, entropy, shift, _ = ctx.saved_tensors
+        logs = (scores - shift[..., None]).clamp(min=LOG_OF_ZERO)
+        lse = LogSumExpOfWeights.apply(logs, weights)
+        lse = lse.masked_fill(lse.isneginf(), 0.0)
+        return -_row_dot((logs + (entropy - lse)[..., None]) * weights, tangent)
 
 
 def _entropy_with_sink(block: Block) -> Tensor:

@@ -48,7 +48,7 @@ class Max(Measure):
     needs_all_keys = False
 
     def compute(self, block: Block) -> MaxResult:
-        if block.scores.requires_grad or block.weights.requires_grad:
+        if block.is_differentiated:
             at = block.scores.detach().argmax(-1, keepdim=True)
             weight, score = block.weights.gather(-1, at)[..., 0], block.scores.gather(-1, at)[..., 0]
         else:
