@@ -89,8 +89,7 @@ def attend(
         InvalidType: If an argument has a wrong type.
         KernelNotSupported: If the named kernel cannot compute this call; the message says why.
 
-    Gradients are exact, of any order, also in forward mode and under `torch.func`. Where SDPA computes the output
-    alone, a backward pass with ``create_graph=True`` needs ``kernel="blockwise"``. Autocast has no effect: results
+    Gradients are exact, of any order, also in forward mode and under `torch.func`. Autocast has no effect: results
     follow the input dtypes. NaN and infinity propagate to every row that may attend to them; in masked values they can
     reach other rows. ``sdpa`` behaves as torch does. Under `torch.compile` and `torch.export` a call is one operator,
     Regard's or SDPA's, and so are measures and `dense` of its weights. Masks, scores and measures written in Python, a

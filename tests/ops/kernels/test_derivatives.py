@@ -116,6 +116,19 @@ def test_the_output_against_sdpa():
     torch.testing.assert_close(whole, hessian(lambda query: dense(query, key, value))(query))
 
 
+@pytest.mark.parametrize("mask", [None, Causal(), torch.arange(5) < 3], ids=str)
+@pytest.mark.parametrize("heads", [1, 2])
+def test_a_second_backward_pass_after_sdpa(mask, heads):
+    query, key, value = torch.randn(3, 1, 2, 5, 4, dtype=torch.float64).unbind()
+    leaves = query, key[:, :heads], value[:, :heads]
+    directions = [torch.ones_like(x) for x in leaves]
+    actual, expected = (
+        hvp(lambda *x, k=k: attend(*x, mask=mask, kernel=k).output.sin().sum(), leaves, directions)
+        for k in ("sdpa", "reference")
+    )
+    torch.testing.assert_close(actual, expected)
+
+
 def test_gradgradcheck_and_forward_mode_against_finite_differences():
     query, key, value = (x[:, :1, :3].clone().requires_grad_() for x in qkv())
 

@@ -245,11 +245,7 @@ class _Place(NamedTuple):
     add: Callable[[Tensor, Tensor], Any]
 
 
-def _itself(whole: Tensor) -> Tensor:
-    return whole
-
-
-_WHOLE = _Place(_itself, Tensor.add_)
+_WHOLE = _Place(Tensor.detach, Tensor.add_)
 
 
 def _results(

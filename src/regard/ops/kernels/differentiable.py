@@ -162,6 +162,14 @@ class DifferentiableKernel(Kernel):
         output, results = (None, flat) if inputs.value is None else (flat[0], flat[1:])
         return output, unflatten(inputs.measures, call.layouts, results)
 
+    def differentiable_gradients(
+        self, inputs: KernelInputs, needed: Sequence[bool], gradient: Tensor
+    ) -> tuple[Tensor, ...]:
+        """The gradients of the tensors that need one, from that of the output alone, as a step of autograd."""
+        tensors = tensors_in(inputs)
+        needed = [*needed, *[False] * (len(tensors) - len(needed))]
+        return _Backward.apply(_Call(self, inputs, RunOptions(), tensors), needed, [True], *tensors, gradient)
+
 
 _requires_grad = attrgetter("requires_grad")
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from regard.ops.autograd import is_differentiated_twice, without_autocast
+from regard.ops.autograd import is_differentiated_twice, is_traced, without_autocast
 from regard.ops.kernels.base import Kernel, KernelInputs, Measured
 from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.masks import Causal, DenseMask, Mask
@@ -73,9 +76,29 @@ class Sdpa(Kernel):
                 scale=inputs.request.scale,
                 enable_gqa=True if query.shape[1] > key.shape[1] else False,  # noqa: SIM210
             )
+        node = output.grad_fn
+        if node is not None and not inputs.dropout and not is_traced() and hasattr(node, "_saved_query"):
+            placeholder = query.new_empty(0)
+            rules = replace(inputs.request, query=placeholder, key=placeholder)  # the node has the tensors
+            node.register_hook(partial(_differentiable_gradients, rules))
         if mask is not None and device != "cpu":  # in half precision, torch's GPU kernels give rows without keys a mean
             output = output.masked_fill(~mask.any(-1, keepdim=True), 0.0)
         return output, {}
+
+
+def _differentiable_gradients(
+    request: AttentionRequest, gradients: Sequence[Tensor | None], incoming: Sequence[Tensor]
+) -> tuple[Tensor | None, ...] | None:
+    """With ``create_graph=True``, the gradients of SDPA as those of `blockwise`, which can be differentiated again."""
+    if not torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():  # pyright: ignore[reportPrivateUsage]
+        return None
+    node: Any = torch._C._current_autograd_node()  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage]
+    request = replace(request, query=node._saved_query, key=node._saved_key)
+    inputs = KernelInputs(node._saved_value, request, {})
+    needed = [gradients[i] is not None for i in (2, 0, 1)]
+    found = iter(Sdpa.fallback.differentiable_gradients(inputs, needed, incoming[0]))
+    value, query, key = (next(found) if need else None for need in needed)
+    return query, key, value, *gradients[3:]
 
 
 def _as_rows(x: Tensor) -> Tensor:
