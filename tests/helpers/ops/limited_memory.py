@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from helpers.ops.cases import SCORES, masks, measures
-from regard.ops import attend
+from regard.ops import attend, weights
 
 
 def run(
@@ -47,3 +47,20 @@ def run(
     print("ran", att.weights.shape[-1], file=sys.stderr, flush=True)
     if dense:
         att.weights.dense(limit=keys * keys)
+
+
+def multiply_hessian(*, limit: int, tokens: int, heads: int) -> None:
+    """The product of the Hessian of a loss on entropy and a vector, by two backward passes."""
+    query, key = (torch.randn(1, heads, tokens, 16).requires_grad_() for _ in range(2))
+
+    def product(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        loss = weights(query, key).entropy().square().sum()
+        (gradient,) = torch.autograd.grad(loss, query, create_graph=True)
+        return torch.autograd.grad(gradient.sum(), query)[0]
+
+    product(query[:, :, :64], key[:, :, :64])  # what is allocated once per process does not count
+    with open("/proc/self/status") as status:
+        used = int(next(line for line in status if line.startswith("VmData")).split()[1]) * 1024
+    resource.setrlimit(resource.RLIMIT_DATA, (used + limit, used + limit))
+    assert torch.isfinite(product(query, key)).all()
+    print("ran", tokens, file=sys.stderr, flush=True)

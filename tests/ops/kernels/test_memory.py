@@ -64,6 +64,15 @@ def test_the_output_alone_fits(run, options):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces the limit")
+def test_a_hessian_vector_product_fits(tmp_path):
+    """Of 4,096 tokens in 4 heads, whose matrix is 256 MiB."""
+    errors = tmp_path / "errors"
+    process = start(partial(limited_memory.multiply_hessian, limit=LIMIT, tokens=4096, heads=4), errors=errors)
+    process.join(300)
+    assert (process.exitcode, errors.read_text()) == (0, "ran 4096\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces the limit")
 def test_the_matrix_itself_does_not_fit(run):
     code, written = run(names=(), dense=True)
     assert written.startswith("ran")
