@@ -22,6 +22,7 @@ from regard.cli.fill_mask import fill_mask
 from regard.cli.generate import generate
 from regard.cli.heads import heads
 from regard.cli.info import info
+from regard.cli.playground import playground
 from regard.cli.score import score
 from regard.cli.segments import segments
 from regard.cli.serve import serve
@@ -80,6 +81,7 @@ app.command(cls=Command)(compare)
 app.command(cls=Command)(heads)
 app.command(cls=Command)(segments)
 app.command(cls=Command)(serve)
+app.command(cls=Command)(playground)
 app.command(cls=Command)(translate)
 app.command(cls=Command)(generate)
 app.command(cls=Command)(classify)

@@ -10,6 +10,7 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,13 +85,27 @@ def to_html(recording: Recording, *, compare_with: Recording | None = None) -> s
     return render_html(header, blocks)
 
 
-def render_html(header: Mapping[str, Any], blocks: Sequence[bytes], connect: str = "'none'") -> str:
-    """The page of metadata and blocks, which may load more from `connect`, a source of its Content-Security-Policy."""
-    style, boot, scripts = style_sheet("page"), static("boot.js"), module_scripts("main.js")
+def render_html(
+    header: Mapping[str, Any], blocks: Sequence[bytes], connect: str = "'none'", *, worker: str | None = None
+) -> str:
+    """The page of metadata and blocks.
+
+    Args:
+        header: What the page's main module reads.
+        blocks: Bytes that it reads.
+        connect: From where it may load more, a source of its Content-Security-Policy.
+        worker: The script of the worker of a playground. Only then the policy allows a worker, from the page itself,
+            and that WebAssembly is compiled. Default: a page of a recording.
+    """
+    entry = "main.js" if worker is None else "live/main.js"
+    style, boot, scripts = style_sheet("page"), static("boot.js"), module_scripts(entry)
     policy = "; ".join(
         [
             "default-src 'none'",
-            f"script-src {' '.join(map(hash_of, (boot, *scripts.values())))}",
+            " ".join(
+                ["script-src", *map(hash_of, (boot, *scripts.values())), *(["'wasm-unsafe-eval'"] if worker else [])]
+            ),
+            *(["worker-src blob:"] if worker else []),
             f"style-src {hash_of(style)}",
             "img-src data:",
             f"connect-src {connect}",
@@ -98,27 +113,30 @@ def render_html(header: Mapping[str, Any], blocks: Sequence[bytes], connect: str
             "form-action 'none'",
         ]
     )
+    inert = {f"block-{number}": _base64(block) for number, block in enumerate(blocks)}
+    if worker is not None:
+        inert["worker"] = _deflated(worker)
     parts = {
         "policy": policy,
         "title": html.escape(header["title"] or header["model"]),
         "style": style,
         "modules": _deflated(json.dumps(scripts)),
         "recording": inert_json(header),
-        "blocks": "\n".join(map(_block, range(len(blocks)), blocks)),
+        "blocks": "\n".join(starmap(_block, inert.items())),
         "boot": boot,
     }
     # One pass over the template: what is put in is never looked through for places again.
     return _PLACE.sub(lambda place: parts[place[1]], static("index.html"))
 
 
-@lru_cache(maxsize=1)  # a server builds its page for each request
+@lru_cache(maxsize=2)  # a server builds its page for each request
 def _deflated(text: str) -> str:
     return _base64(zlib.compress(text.encode("utf-8")))
 
 
-def _block(number: int, data: bytes) -> str:
-    """A block of bytes that no browser runs."""
-    return f'<script type="application/octet-stream" id="block-{number}">{_base64(data)}</script>'
+def _block(name: str, data: str) -> str:
+    """A block of bytes in base64 that no browser runs."""
+    return f'<script type="application/octet-stream" id="{name}">{data}</script>'
 
 
 def _base64(data: bytes) -> str:

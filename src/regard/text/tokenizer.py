@@ -148,6 +148,10 @@ class Tokenizer(BaseTokenizer):
             reason = f"expected characters of the vocabulary, got {', '.join(missing[:10])}" if missing else error
             raise InvalidArgument(f"texts: {reason}") from error
 
+    def parts(self) -> dict[str, Any]:
+        """The content of ``tokenizer.json``: ``normalizer``, ``pre_tokenizer``, ``model``, ``decoder`` and others."""
+        return json.loads(self._backend.to_str())
+
     @cached_property
     def _splitting_backend(self) -> tokenizers.Tokenizer:
         """A copy that reads special tokens as text: to switch the backend itself would not be thread-safe."""

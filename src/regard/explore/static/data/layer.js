@@ -122,7 +122,7 @@ export class Layer {
 }
 
 /** @param {Layer} layer @param {Record<string, Tensor>} tensors @returns {Head[]} */
-function denseHeads(layer, { weights, key_order: keyOrder, query_order: queryOrder }) {
+export function denseHeads(layer, { weights, key_order: keyOrder, query_order: queryOrder }) {
   const isExact = weights.values instanceof Float32Array;
   const maps = isExact ? BlockMap.split(weights, 1, null) : BlockMap.split(joinBytes(weights), 1, CODE_WEIGHTS);
   const [keys, queries] = [keyOrder, queryOrder].map((order) => (order ? splitRows(joinBytes(order)) : null));

@@ -74,6 +74,7 @@ function headName(layer, { heads, reduce, show }) {
 function precisionNote({ dtype, isServed, precision, isReduced }) {
   const model = `The model computed in ${dtype}.`;
   if (isServed) return `${model} Every number is computed exactly by the server.`;
+  if (precision === 0) return `${model} Every number is computed in this page.`;
   const stored = `Stored weights are within ${precision.toFixed(5)} of the exact ones; numbers are shown only to the digits that are certain.`;
   const reduced =
     "A long text is stored as maps of block means and the strongest keys of each row; whatever is not stored is marked.";

@@ -22,7 +22,7 @@ export default {
   title: "Segments",
   help: "How much attention goes to each part of the text: the turns of a chat, or the first token, where many heads put attention that they do not need, the beginning, the middle, and the end or, in a decoder, the recent tokens up to each query. Each number is a share of attention, averaged over all queries. Select a row to see its layer or head in the other views.",
   unit: "token",
-  isAvailable: ({ texts }) => !("image" in texts),
+  isAvailable: ({ texts, layers }) => !("image" in texts) && layers.some(({ segments }) => segments?.length !== 0),
   mount: (place, view) => new SegmentsView(place, view),
 };
 

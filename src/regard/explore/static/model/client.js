@@ -1,0 +1,60 @@
+// The page's side of the worker.
+
+import { inflateBase64 } from "#data/page_format.js";
+
+/**
+ * @import { ModelHeader, Translated } from '#model/translator.js'
+ * @import { Reply } from '#model/worker.js'
+ */
+
+/** The bytes of an inert block. @param {Document} page @param {string} id */
+function takeBytes(page, id) {
+  const element = page.getElementById(id);
+  const text = atob(element?.textContent?.trim() ?? "");
+  element?.remove(); // to free its memory
+  const bytes = new Uint8Array(text.length);
+  for (let index = 0; index < text.length; index++) bytes[index] = text.charCodeAt(index);
+  return bytes;
+}
+
+/** The model of the page, in a worker. */
+export class ModelClient {
+  /** @param {ModelHeader} header @param {Document} page @param {boolean} wasm */
+  constructor(header, page, wasm = true) {
+    /** @type {Map<number, {resolve: (reply: Reply) => void, reject: (error: unknown) => void}>} */
+    this.waiting = new Map();
+    this.count = 0;
+    this.worker = this.start(header, page, wasm);
+  }
+
+  /** @param {ModelHeader} model @param {Document} page @param {boolean} wasm */
+  async start(model, page, wasm) {
+    const script = await inflateBase64(page.getElementById("worker")?.textContent ?? "");
+    const address = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
+    const worker = new Worker(address);
+    worker.onmessage = ({ data }) => {
+      this.waiting.get(data.id)?.resolve(data);
+      this.waiting.delete(data.id);
+    };
+    worker.onerror = ({ message }) => this.fail(new Error(message || "the browser starts no worker from a page"));
+    const weights = takeBytes(page, "block-0");
+    worker.postMessage({ model, weights, wasm }, [weights.buffer]);
+    return worker;
+  }
+
+  /** @param {unknown} error */
+  fail(error) {
+    for (const { reject } of this.waiting.values()) reject(error);
+    this.waiting.clear();
+  }
+
+  /** Translate a text; no result if another text came in the meantime. @param {string} text @param {number} beam @returns {Promise<Reply>} */
+  async translate(text, beam) {
+    const id = ++this.count;
+    const reply = new Promise((resolve, reject) => this.waiting.set(id, { resolve, reject }));
+    this.worker.then((worker) => worker.postMessage({ id, text, beam })).catch((error) => this.fail(error));
+    const answer = /** @type {Reply} */ (await reply);
+    if (answer.error) throw new Error(answer.error);
+    return answer;
+  }
+}

@@ -1,0 +1,185 @@
+// The layers of a Transformer, as in regard.nn: norms, attention, feed-forward networks, and the residuals around them.
+
+/**
+ * @import { Linear, Matrices } from '#model/matrices.js'
+ * @typedef {{d_model: number, num_heads: number, num_kv_heads: number, head_dim: number, activation: string, gated: boolean, norm: string,
+ *   norm_first: boolean, norm_eps: number, num_encoder_layers: number, num_decoder_layers: number, scale_embeddings: boolean, max_seq_len: number,
+ *   pad_id: number, bos_id: number, eos_id: number}} Config  Of regard.models.
+ * @typedef {{track: Track, count: number}} Context  What a row attends to: the first `count` keys of a track.
+ */
+
+/** What one attention layer computed for one sequence: a vector for each token, and the weights of each query, (heads, keys). */
+export class Track {
+  constructor() {
+    /** @type {Float32Array[]} */
+    this.queries = [];
+    /** @type {Float32Array[]} */
+    this.keys = [];
+    /** @type {Float32Array[]} */
+    this.values = [];
+    /** @type {Float32Array[]} */
+    this.weights = [];
+  }
+
+  /** Another that goes on from here. */
+  copy() {
+    return Object.assign(new Track(), {
+      queries: [...this.queries],
+      keys: [...this.keys],
+      values: [...this.values],
+      weights: [...this.weights],
+    });
+  }
+}
+
+/** A norm. */
+export class Norm {
+  /** @param {Matrices} matrices @param {string} name @param {Config} config */
+  constructor(matrices, name, { norm, norm_eps: eps, d_model: size }) {
+    this.weight = matrices.get(`${name}.weight`).values;
+    this.bias = matrices.tensors.get(`${name}.bias`)?.values;
+    this.centered = norm === "layer_norm";
+    this.eps = eps;
+    this.size = size;
+  }
+
+  /** @param {Float32Array} x @returns {Float32Array} */
+  apply(x) {
+    const { size, weight, bias } = this;
+    const y = new Float32Array(x.length);
+    for (let start = 0; start < x.length; start += size) {
+      let [sum, squares] = [0, 0];
+      for (let at = start; at < start + size; at++) sum += x[at];
+      const mean = this.centered ? sum / size : 0;
+      for (let at = start; at < start + size; at++) squares += (x[at] - mean) ** 2;
+      const factor = 1 / Math.sqrt(squares / size + this.eps);
+      for (let at = 0; at < size; at++)
+        y[start + at] = (x[start + at] - mean) * factor * weight[at] + (bias?.[at] ?? 0);
+    }
+    return y;
+  }
+}
+
+/** Multi-head attention; consecutive query heads share a key and value head if there are fewer of these. */
+export class Attention {
+  /** @param {Matrices} matrices @param {string} name @param {Config} config */
+  constructor(matrices, name, { num_heads: heads, num_kv_heads: kvHeads, head_dim: size }) {
+    this.matrices = matrices;
+    this.heads = heads;
+    this.shared = heads / kvHeads;
+    this.size = size;
+    const [queries, keys] = [heads * size, kvHeads * size];
+    this.query = matrices.linear(`${name}.in_proj`, 0, queries);
+    this.key = matrices.linear(`${name}.in_proj`, queries, keys);
+    this.value = matrices.linear(`${name}.in_proj`, queries + keys, keys);
+    this.out = matrices.linear(`${name}.out_proj`);
+  }
+
+  /** The vector of each row after a linear map. @param {Float32Array} x @param {Linear} linear */
+  project(x, linear) {
+    const y = this.matrices.multiply(x, linear);
+    return Array.from({ length: y.length / linear.outer }, (_, row) =>
+      y.subarray(row * linear.outer, (row + 1) * linear.outer),
+    );
+  }
+
+  /** Keys and values of tokens. @param {Float32Array} x */
+  memory(x) {
+    return { keys: this.project(x, this.key), values: this.project(x, this.value) };
+  }
+
+  /** Each row attends to its context, where its query and its weights are added. @param {Float32Array} x @param {Context[]} contexts */
+  attend(x, contexts) {
+    const joined = new Float32Array(contexts.length * this.query.outer);
+    for (const [row, query] of this.project(x, this.query).entries()) {
+      const { track, count } = contexts[row];
+      track.queries.push(query);
+      track.weights.push(
+        this.attendRow(query, track, count, joined.subarray(row * query.length, (row + 1) * query.length)),
+      );
+    }
+    return this.matrices.multiply(joined, this.out);
+  }
+
+  /** The weights (heads, keys) of a query; their sums of values go into `result`. @param {Float32Array} query @param {Track} track @param {number} count @param {Float32Array} result */
+  attendRow(query, { keys, values }, count, result) {
+    const { size } = this;
+    const weights = new Float32Array(this.heads * count);
+    for (let head = 0; head < this.heads; head++) {
+      const [own, other] = [head * size, Math.floor(head / this.shared) * size];
+      const row = weights.subarray(head * count, (head + 1) * count);
+      for (let key = 0; key < count; key++) {
+        let product = 0;
+        for (let at = 0; at < size; at++) product += query[own + at] * keys[key][other + at];
+        row[key] = product / Math.sqrt(size);
+      }
+      softmax(row);
+      for (let key = 0; key < count; key++) {
+        for (let at = 0; at < size; at++) result[own + at] += row[key] * values[key][other + at];
+      }
+    }
+    return weights;
+  }
+}
+
+/** @param {Float32Array} row */
+function softmax(row) {
+  const largest = row.reduce((a, b) => Math.max(a, b), -Infinity);
+  let sum = 0;
+  for (let at = 0; at < row.length; at++) sum += row[at] = Math.exp(row[at] - largest);
+  for (let at = 0; at < row.length; at++) row[at] /= sum;
+}
+
+/** @type {Record<string, (x: number) => number>} */
+const ACTIVATIONS = {
+  relu: (x) => Math.max(x, 0),
+  gelu: (x) => (x * (1 + erf(x / Math.SQRT2))) / 2,
+  gelu_tanh: (x) => (x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3)))) / 2,
+  silu: (x) => x / (1 + Math.exp(-x)),
+};
+
+/** The error function, within 1.2e-7 (Numerical Recipes, "erfcc"). @param {number} x */
+function erf(x) {
+  const t = 1 / (1 + Math.abs(x) / 2);
+  const coefficients = [
+    -1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806, 0.27886807, -1.13520398, 1.48851587, -0.82215223,
+    0.17087277,
+  ];
+  const polynomial = coefficients.reduceRight((sum, coefficient) => sum * t + coefficient, 0);
+  return Math.sign(x) * (1 - t * Math.exp(-x * x + polynomial));
+}
+
+/** A feed-forward network. */
+export class FeedForward {
+  /** @param {Matrices} matrices @param {string} name @param {Config} config */
+  constructor(matrices, name, { activation, gated }) {
+    this.matrices = matrices;
+    this.activation = ACTIVATIONS[activation];
+    this.gated = gated;
+    this.fc1 = matrices.linear(`${name}.fc1`);
+    this.fc2 = matrices.linear(`${name}.fc2`);
+  }
+
+  /** @param {Float32Array} x */
+  apply(x) {
+    let hidden = this.matrices.multiply(x, this.fc1);
+    if (this.gated) {
+      const [both, size] = [hidden, this.fc2.inner];
+      hidden = new Float32Array(both.length / 2);
+      for (let at = 0; at < hidden.length; at++) {
+        const gate = at + Math.floor(at / size) * size;
+        hidden[at] = this.activation(both[gate]) * both[gate + size];
+      }
+    } else {
+      for (let at = 0; at < hidden.length; at++) hidden[at] = this.activation(hidden[at]);
+    }
+    return this.matrices.multiply(hidden, this.fc2);
+  }
+}
+
+/** x plus the output of a sublayer, with a norm before the sublayer or after the sum. @param {Float32Array} x @param {Norm} norm @param {boolean} normFirst @param {(x: Float32Array) => Float32Array} sublayer */
+export function residual(x, norm, normFirst, sublayer) {
+  const y = sublayer(normFirst ? norm.apply(x) : x);
+  for (let at = 0; at < y.length; at++) y[at] += x[at];
+  return normFirst ? y : norm.apply(y);
+}
