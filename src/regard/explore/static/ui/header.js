@@ -27,6 +27,7 @@ export function mountHeader(find, recording, store) {
   find("title").textContent = compareWith
     ? `A: ${titleOf(recording)} / B: ${titleOf(compareWith)}`
     : titleOf(recording);
+  find("title").classList.toggle("both", compareWith !== null);
   find("sides").hidden = !compareWith;
   for (const [role, text] of Object.entries(recording.texts)) {
     if (text === recording.title) continue;
