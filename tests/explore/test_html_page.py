@@ -17,7 +17,7 @@ import pytest
 from regard.errors import InvalidFile
 from regard.explore import static_files
 from regard.explore.html_page import to_html, write_html
-from regard.explore.static_files import module_scripts
+from regard.explore.static_files import module_scripts, module_sources
 
 STATIC = Path(static_files.__file__).parent / "static"
 
@@ -89,13 +89,16 @@ def stored_scripts(scripts: Scripts) -> dict[str, str]:
 def test_the_page_has_every_module_after_those_that_it_imports(recording):
     names = list(stored_scripts(Scripts(to_html(recording))))
     files = {str(path.relative_to(STATIC)): path.read_text("utf-8") for path in STATIC.rglob("*.js")}
-    assert set(names) == {name for name in files if name != "boot.js" and not name.startswith("trace/")}
+    others = ("trace/", "live/", "model/")
+    assert set(names) == {name for name in files if name != "boot.js" and not name.startswith(others)}
+    playground = {*module_sources("live/main.js"), *module_sources("model/worker.js")}
+    assert playground >= {name for name in files if name.startswith(("live/", "model/"))}
     for name in names:
         for other in re.findall(r'from "#([^"]+)"', files[name]):
             assert names.index(other) < names.index(name)
 
 
-@pytest.mark.parametrize("entry", ["main.js", "trace/main.js"])
+@pytest.mark.parametrize("entry", ["main.js", "trace/main.js", "live/main.js", "model/worker.js"])
 def test_a_script_is_its_module_line_by_line(entry):
     for name, script in module_scripts(entry).items():
         source, lines = (STATIC / name).read_text("utf-8").splitlines(), script.splitlines()
