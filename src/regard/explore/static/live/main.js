@@ -11,6 +11,7 @@ import { element } from "#ui/elements.js";
 import { escapeInvisible } from "#ui/format.js";
 import { mountHeadGrid } from "#ui/head_grid.js";
 import { mountHeader } from "#ui/header.js";
+import { mountLayout } from "#ui/layout.js";
 import { mountLegend } from "#ui/legend.js";
 import { mountOptions } from "#ui/options.js";
 import { mountTheme } from "#ui/theme.js";
@@ -33,6 +34,7 @@ const client = new ModelClient(model, document);
 const mainElement = () => /** @type {HTMLElement} */ (document.querySelector("main"));
 const emptyMain = mainElement().cloneNode(true);
 const emptyTheme = find("theme").cloneNode();
+const arrange = mountLayout(find);
 
 /** @type {Fields} */
 const fields = {
@@ -108,6 +110,7 @@ function show(recording, typed) {
   const { scrollX, scrollY } = window;
   mainElement().replaceWith(emptyMain.cloneNode(true));
   find("theme").replaceWith(emptyTheme.cloneNode());
+  arrange();
   mountPage(recording, store);
   window.scrollTo(scrollX, scrollY);
   bindAddress(store, recording, fields, placeOf(current));
@@ -124,7 +127,7 @@ function mountPage(recording, store) {
   mountTheme(find("theme"), store);
   mountHeader((id) => (["title", "texts", "model"].includes(id) ? aside : find(id)), recording, store);
   mountHeadGrid(find("overview"), recording, units);
-  mountLegend(find("legend"), recording, store);
+  mountLegend(find("legend"), recording, units);
   mountOptions(find("legend"), recording, store);
   const buttons = mountViews(find("views"), recording, units, exportButtons);
   mountWordsButton(buttons, units);
@@ -133,13 +136,14 @@ function mountPage(recording, store) {
 
 /** The window, for what is shown until something else is. @param {Shown} current @returns {any} */
 function placeOf(current) {
+  const ifCurrent =
+    (/** @type {(...change: any[]) => void} */ write) =>
+    (/** @type {any[]} */ ...change) => {
+      if (current.isCurrent) write.apply(history, change);
+    };
   return {
     location,
-    history: {
-      replaceState: (/** @type {[any, string, string]} */ ...change) => {
-        if (current.isCurrent) history.replaceState(...change);
-      },
-    },
+    history: { replaceState: ifCurrent(history.replaceState), pushState: ifCurrent(history.pushState) },
     addEventListener: () => {}, // `follow` is for all
   };
 }

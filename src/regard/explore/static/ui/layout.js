@@ -3,16 +3,19 @@
 
 const WIDE = "(min-width: 62rem)"; // as in layout.css
 
-/** @param {(id: string) => HTMLElement} find */
+/** Returns what arranges them, for a page that makes `main` again. @param {(id: string) => HTMLElement} find */
 export function mountLayout(find) {
-  const main = find("main");
-  const overview = /** @type {HTMLElement} */ (main.querySelector(".overview"));
   const wide = window.matchMedia(WIDE);
-  const arrange = () => (wide.matches ? main.prepend(overview) : main.append(overview));
+  const arrange = () => {
+    const main = find("main");
+    const overview = /** @type {HTMLElement} */ (main.querySelector(".overview"));
+    wide.matches ? main.prepend(overview) : main.append(overview);
+  };
   wide.addEventListener("change", arrange);
   arrange();
   find("skip").addEventListener("click", (event) => {
     event.preventDefault(); // the address says what is shown
     /** @type {HTMLElement | null} */ (find("views").querySelector("[tabindex='0']"))?.focus();
   });
+  return arrange;
 }
