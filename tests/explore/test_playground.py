@@ -33,10 +33,15 @@ def translator() -> Translator:
     return Translator.load()
 
 
+@pytest.fixture(scope="module")
+def playground(translator, tmp_path_factory):
+    return write_playground(translator, tmp_path_factory.mktemp("playground") / "playground.html")
+
+
 @pytest.fixture
-def open_playground(translator, open_file, tmp_path):
+def open_playground(playground, open_file):
     def open_it(fragment: str = "", **options):
-        page = open_file(write_playground(translator, tmp_path / "playground.html"), fragment, **options)
+        page = open_file(playground, fragment, **options)
         page.wait_for_selector(".panel")
         return page
 
@@ -49,9 +54,9 @@ def type_text(page, text: str) -> None:
 
 
 @pytest.mark.browser
-def test_typed_sentences_are_translated_and_shown(open_playground, translator, tmp_path):
+def test_typed_sentences_are_translated_and_shown(open_playground, translator, playground):
     page = open_playground()
-    assert (tmp_path / "playground.html").stat().st_size < 17e6
+    assert playground.stat().st_size < 17e6
     assert page.locator("#live-translation").text_content() == translator.translate([EXAMPLE])[0][0].text
     texts = [text for text in sentences(24) if text not in (ODD[6], ODD[7])]
     expected = [translations[0].text for translations in translator.translate(texts)]
@@ -76,6 +81,7 @@ def test_an_address_opens_its_text_and_state(open_playground, translator):
     assert page.locator("#live-text").input_value() == text
     assert page.locator("#live-translation").text_content() == translator.translate([text], beam=1)[0][0].text
     assert "encoder.1, head 3" in page.locator("#head-heading").text_content()
+    assert page.locator("#views .panel").count() > 0
     page.evaluate("location.hash = 'text=' + encodeURIComponent('We see him.')")
     page.wait_for_function("() => document.querySelector('#live-text').value === 'We see him.'")
     page.wait_for_selector("#live-translation:not(.outdated)", state="attached")

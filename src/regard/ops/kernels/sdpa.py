@@ -78,8 +78,8 @@ class Sdpa(Kernel):
             )
         node = output.grad_fn
         if node is not None and not inputs.dropout and not is_traced() and hasattr(node, "_saved_query"):
-            placeholder = query.new_empty(0)
-            rules = replace(inputs.request, query=placeholder, key=placeholder)  # the node has the tensors
+            query, key = (query.new_empty(()).expand(each.shape) for each in (query, key))  # the node has the tensors
+            rules = replace(inputs.request, query=query, key=key)
             node.register_hook(partial(_differentiable_gradients, rules))
         if mask is not None and device != "cpu":  # in half precision, torch's GPU kernels give rows without keys a mean
             output = output.masked_fill(~mask.any(-1, keepdim=True), 0.0)

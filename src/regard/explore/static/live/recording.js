@@ -91,6 +91,7 @@ function layerHeader({ config, scores: names }, { name, weights }, sequences) {
     scale: 1 / Math.sqrt(size),
     score: null,
     has_sinks: false,
+    has_gradient: false,
     scores: {
       ...Object.fromEntries(names.map((each) => [each, unknown])),
       entropy: entropies(weights, heads, shape[0]),
