@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote
 
@@ -39,9 +41,9 @@ def playground(translator, tmp_path_factory):
 
 
 @pytest.fixture
-def open_playground(playground, open_file):
+def open_playground(playground, open_file, tmp_path):
     def open_it(fragment: str = "", **options):
-        page = open_file(playground, fragment, **options)
+        page = open_file(Path(shutil.copy(playground, tmp_path)), fragment, **options)
         page.wait_for_selector(".panel")
         return page
 
@@ -81,7 +83,6 @@ def test_an_address_opens_its_text_and_state(open_playground, translator):
     assert page.locator("#live-text").input_value() == text
     assert page.locator("#live-translation").text_content() == translator.translate([text], beam=1)[0][0].text
     assert "encoder.1, head 3" in page.locator("#head-heading").text_content()
-    assert page.locator("#views .panel").count() > 0
     page.evaluate("location.hash = 'text=' + encodeURIComponent('We see him.')")
     page.wait_for_function("() => document.querySelector('#live-text').value === 'We see him.'")
     page.wait_for_selector("#live-translation:not(.outdated)", state="attached")

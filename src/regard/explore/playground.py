@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from regard.analysis.head_scores import HEAD_SCORES
-from regard.errors import InvalidArgument, raise_problems
+from regard.errors import InvalidArgument, raise_problems, short_repr
 from regard.explore.html_page import render_html
 from regard.explore.opening import opening_head
 from regard.explore.page_format import byte_planes, float_array, write_block
@@ -120,7 +120,9 @@ def model_problems(model: object) -> list[str]:
     problems = []
     if not isinstance(model.src_positions, (AbsolutePositions, NoPositions)) or has_attention_positions(model.config):
         positions = model.config.positions
-        problems.append(f"model: expected positions that are added to embeddings, got {positions!r} in attention")
+        problems.append(
+            f"model: expected positions that are added to embeddings, got {short_repr(positions)} in attention"
+        )
     if model.config.vocab_size != model.config.decoder_vocab_size:
         sizes = f"{model.config.vocab_size} and {model.config.decoder_vocab_size}"
         problems.append(f"model: expected one vocabulary for source and target, got two, of {sizes} entries")

@@ -76,8 +76,8 @@ class Sdpa(Kernel):
                 scale=inputs.request.scale,
                 enable_gqa=True if query.shape[1] > key.shape[1] else False,  # noqa: SIM210
             )
-        node = output.grad_fn
-        if node is not None and not inputs.dropout and not is_traced() and hasattr(node, "_saved_query"):
+        node = None if inputs.dropout or is_traced() else output.grad_fn
+        if node is not None and hasattr(node, "_saved_query"):
             query, key = (query.new_empty(()).expand(each.shape) for each in (query, key))  # the node has the tensors
             rules = replace(inputs.request, query=query, key=key)
             node.register_hook(partial(_differentiable_gradients, rules))
