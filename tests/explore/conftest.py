@@ -112,6 +112,17 @@ def browser_pages(browser, tmp_path_factory) -> Iterator[BrowserPages]:
     pages.close()
 
 
+@pytest.fixture(scope="module")
+def tab(browser_pages) -> Iterator:
+    """An empty page for all tests of a file; at the end, no script of it has failed."""
+    errors: list[str] = []
+    with browser_pages.borrow() as take:
+        page = take()
+        with listening(page, pageerror=lambda error: errors.append(str(error))):
+            yield page
+    assert errors == []
+
+
 @pytest.fixture
 def take_page(browser_pages) -> Iterator[Callable]:
     """Take an empty page, with a network by default, for one test."""

@@ -11,7 +11,6 @@ import torch
 
 import regard
 from helpers.explore import serving
-from helpers.explore.browser_pages import listening
 from helpers.explore.displayed_weights import assert_printed, displayed_weights
 from helpers.explore.page_actions import settle
 from regard.explore.html_page import write_html
@@ -84,16 +83,6 @@ def fragment_of(heads=(0,), reduce="mean", hide=(), rescale=False, words=False, 
     fields |= {"rescale": "1"} if rescale else {}
     fields |= {"merge_words": "1"} if words else {}
     return "#" + "&".join(f"{name}={value}" for name, value in {**fields, **more}.items())
-
-
-@pytest.fixture(scope="module")
-def tab(browser_pages):
-    errors: list[str] = []
-    with browser_pages.borrow() as take:
-        page = take()
-        with listening(page, pageerror=lambda error: errors.append(str(error))):
-            yield page
-    assert errors == []
 
 
 CHANGE_HASH = """hash => new Promise(done => {

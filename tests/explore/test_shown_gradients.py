@@ -13,7 +13,6 @@ from playwright.sync_api import expect
 
 import regard
 from helpers.explore import serving
-from helpers.explore.browser_pages import listening
 from helpers.explore.page_actions import settle, spoken, token
 from regard.explore.html_page import write_html
 from regard.explore.recording_service import RecordingService
@@ -83,16 +82,6 @@ def source(request, tmp_path_factory):
     else:
         with serving.served(recording) as address:
             yield recording, address
-
-
-@pytest.fixture(scope="module")
-def tab(browser_pages):
-    errors: list[str] = []
-    with browser_pages.borrow() as take:
-        page = take()
-        with listening(page, pageerror=lambda error: errors.append(str(error))):
-            yield page
-    assert errors == []
 
 
 def opened(tab, address: str, fragment: str):
