@@ -148,13 +148,15 @@ class ImageView {
     while (others.childElementCount < rest.length) {
       const select = (/** @type {MouseEvent} */ event) => this.select(Number(node.dataset.token), event);
       const node = button("", "", select);
+      node.append(element("span"), " ", element("span", { class: "value" }));
       others.append(node);
     }
     for (const [place, node] of [...others.children].entries()) {
       const index = rest[place];
       /** @type {HTMLElement} */ (node).dataset.token = String(index);
-      const value = element("span", { class: "value" }, describeWeight(weights[index]));
-      node.replaceChildren(tokenName(view.queries, index), " ", value);
+      const [name, value] = node.children; // they stay: a click is lost if what it began on is removed before it ends
+      name.textContent = tokenName(view.queries, index);
+      value.textContent = describeWeight(weights[index]);
       node.setAttribute("aria-pressed", String(tokens.includes(index) && tokens.length < weights.length));
     }
   }
