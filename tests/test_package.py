@@ -23,6 +23,7 @@ HEAVY = {
     "jaxtyping",
     "numpy",
     "lightning",
+    "lightning_fabric",
     "transformers",
     "sacrebleu",
     "tokenizers",
@@ -73,7 +74,7 @@ def test_help_takes_less_than_half_a_second_of_user_time():
 def test_text_and_data_need_no_extra():
     code = """
 import importlib, pkgutil, sys
-for name in ("datasets", "filelock", "lightning", "pyarrow", "tensorboard", "transformers", "yaml"):
+for name in ("datasets", "filelock", "lightning", "lightning_fabric", "pyarrow", "tensorboard", "transformers", "yaml"):
     sys.modules[name] = None
 for name in ("regard.text", "regard.data", "regard.metrics", "regard.pipelines"):
     package = importlib.import_module(name)

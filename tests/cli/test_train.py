@@ -128,7 +128,7 @@ from regard.cli.main import app
 try:
     app(["train", "--help"])
 finally:
-    print(sorted({"torch", "lightning"} & set(sys.modules)))
+    print(sorted({"torch", "lightning_fabric"} & set(sys.modules)))
 """
     command = [sys.executable, "-c", code]
     environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1"}

@@ -125,7 +125,7 @@ def _run_script(script: str, arguments: list[str], folder: str, out: str) -> Non
 
 
 def _run(function: Callable[..., object], arguments: tuple[object, ...], errors: str, environment: dict[str, str]):
-    from lightning.fabric.utilities import rank_zero
+    from lightning_fabric.utilities import rank_zero
 
     sys.stderr = _redirect(2, errors)
     os.environ.update(environment)

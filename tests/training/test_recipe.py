@@ -397,7 +397,7 @@ from regard.training import load_recipe
 from regard.training.recipe_file import bundled_recipes
 for name in bundled_recipes():
     load_recipe(name).build_task()
-sys.exit("lightning" in sys.modules)
+sys.exit("lightning_fabric" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -17,7 +17,7 @@ PACKAGES = (
     "safetensors",
     "sacrebleu",
     "numpy",
-    "lightning",
+    "lightning-fabric",
     "pydantic",
     "transformers",
 )

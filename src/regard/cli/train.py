@@ -90,7 +90,7 @@ def train(
     from regard.training.processes import Processes
 
     with Processes() as processes:
-        with processes.together():  # a wrong recipe is refused before lightning is imported
+        with processes.together():  # a wrong recipe is refused before Fabric is imported
             loaded = _load(recipe, context.args)
             if dry_run and processes.rank == 0:
                 _describe(loaded, resume=resume)

@@ -1,6 +1,6 @@
 """Training from recipes.
 
-`train` is imported at first use, so that recipes are read and checked without importing Lightning.
+`train` is imported at first use, so that recipes are read and checked without importing Fabric.
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
-from lightning.fabric import Fabric
-from lightning.fabric.strategies.ddp import DDPStrategy
-from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
-from lightning.fabric.strategies.strategy import Strategy
-from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning_fabric import Fabric
+from lightning_fabric.strategies.ddp import DDPStrategy
+from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
+from lightning_fabric.strategies.strategy import Strategy
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard

@@ -82,7 +82,7 @@ def find_launched() -> Launched | None:
 def meeting_address(launched: Launched) -> str:
     """The URL at which the processes of a launcher find one another."""
     if launched.launcher == "srun":
-        from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+        from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 
         environment = SLURMEnvironment()
         address = f"{environment.main_address}:{environment.main_port}"
@@ -91,6 +91,6 @@ def meeting_address(launched: Launched) -> str:
 
 
 def _is_in_slurm() -> bool:
-    from lightning.fabric.plugins.environments.slurm import SLURMEnvironment  # takes seconds to load
+    from lightning_fabric.plugins.environments.slurm import SLURMEnvironment  # takes seconds to load
 
     return SLURMEnvironment.detect()

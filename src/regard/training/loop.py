@@ -11,7 +11,7 @@ from signal import SIGINT, SIGTERM, Signals
 from typing import Any
 
 import torch
-from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning_fabric.utilities.rank_zero import rank_zero_only
 from rich.console import Console
 from torch import Tensor, nn
 

@@ -28,7 +28,7 @@ from regard.training.interrupt import TrainingInterrupted
 from regard.training.launch import find_launched, meeting_address
 
 if TYPE_CHECKING:
-    from lightning.fabric import Fabric  # takes seconds to load, and a wrong recipe is refused before
+    from lightning_fabric import Fabric  # takes seconds to load, and a wrong recipe is refused before
 
 PERIOD, SILENCE, GRACE = 1.0, 15.0, 10.0
 """Seconds between signs of life, until a process without one counts as lost, and until one that waits for it ends."""

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from lightning.fabric import Fabric
+from lightning_fabric import Fabric
 
 from regard.data.batching import ResumableLoader
 from regard.data.streaming import StreamLoader, split_files

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning_fabric.utilities.rank_zero import rank_zero_only
 
 from regard.errors import InvalidArgument, InvalidFile, raise_problems
 from regard.files import remove_leftovers

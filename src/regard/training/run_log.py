@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning_fabric.utilities.rank_zero import rank_zero_only
 from rich.console import Console
 from rich.logging import RichHandler
 
@@ -30,13 +30,13 @@ def logging_to(folder: Path) -> Iterator[Console]:
             handlers = [bar or logging.StreamHandler(), _LogFile(folder / LOG_FILE, encoding="utf-8")]
         handlers[0].setLevel(logging.INFO)
         handlers[1].setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    lightning = logging.getLogger("lightning.fabric")
-    level, propagate, lightning_level = log.level, log.propagate, lightning.level
+    fabric = logging.getLogger("lightning_fabric")
+    level, propagate, fabric_level = log.level, log.propagate, fabric.level
     for handler in handlers:
         log.addHandler(handler)
     log.setLevel(logging.DEBUG)  # debug messages are in the file only
     log.propagate = False  # a configured root logger would print each line again
-    lightning.setLevel(logging.WARNING)
+    fabric.setLevel(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated")
@@ -46,7 +46,7 @@ def logging_to(folder: Path) -> Iterator[Console]:
     finally:
         log.setLevel(level)
         log.propagate = propagate
-        lightning.setLevel(lightning_level)
+        fabric.setLevel(fabric_level)
         for handler in handlers:
             log.removeHandler(handler)
             with naming(folder / LOG_FILE):  # what could not be written is tried again

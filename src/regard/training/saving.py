@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
-from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning_fabric.utilities.rank_zero import rank_zero_only
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 

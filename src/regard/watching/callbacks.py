@@ -81,7 +81,7 @@ def lightning_callback(every_n_steps: int = 100) -> Callback:
 
     Raises:
         InvalidArgument: If it is below 1.
-        MissingExtra: If Lightning is not installed.
+        MissingExtra: If PyTorch Lightning is not installed.
 
     Examples:
         >>> import regard
@@ -89,7 +89,7 @@ def lightning_callback(every_n_steps: int = 100) -> Callback:
     """
     with Checks() as checks:
         checks.integer("every_n_steps", every_n_steps, low=1)
-    lightning = require("lightning", extra="train", needed_by="lightning_callback")
+    lightning = require("lightning", extra="lightning", needed_by="lightning_callback")
 
     class AttentionCallback(lightning.Callback):
         """Measures a batch, and logs the results."""

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
 import torch
+from torch import Tensor
+from torch.autograd import forward_ad
 
 from regard.errors import InvalidArgument, InvalidType, KernelNotSupported, did_you_mean, short_repr
 from regard.ops.autograd import is_traced
 from regard.ops.kernels.base import Kernel, KernelInputs
 from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.native.kernel import Native
-from regard.ops.kernels.native.prepared import PreparedCall, preparation_for
+from regard.ops.kernels.native.prepared import PreparedCall
 from regard.ops.kernels.reference import Reference
 from regard.ops.kernels.sdpa import Sdpa
 from regard.ops.kernels.sparse import Sparse
 from regard.ops.kernels.triton.kernel import Triton
+from regard.ops.tree import structure
 
 NATIVE, SDPA = Native(), Sdpa()
 KERNELS: tuple[Kernel, ...] = (NATIVE, SDPA, Triton(), Sparse(), Blockwise(), Reference())
 """In the order in which they are tried."""
+
+MAX_PREPARED_CALLS = 128
 
 Kernel.registered.update({kernel.name: kernel for kernel in KERNELS})
 
@@ -43,17 +52,55 @@ def select_kernel(inputs: KernelInputs, choice: str | Kernel | None = None) -> K
     return kernel
 
 
+class Preparation:
+    """What computes calls that differ in their numbers alone: SDPA, or what `native` prepared; None if unknown yet."""
+
+    def __init__(self) -> None:
+        self.call: Kernel | PreparedCall | None = None
+        self._is_repeated = False
+
+    def prepare(self, make: Callable[[], PreparedCall | None]) -> None:
+        """Keep what is made for a call that has run, if there was another one like it."""
+        if self._is_repeated:
+            self.call = make()
+        self._is_repeated = True
+
+
 def prepare(inputs: KernelInputs, choice: str | Kernel | None = None) -> Kernel | PreparedCall:
     """What runs a call: the kernel that `select_kernel` finds, or what a call like it was prepared with."""
     preparation = None
     if choice is None and not is_traced():
-        preparation = inputs.preparation = preparation_for(inputs)
+        preparation = inputs.preparation = _preparation(inputs)
         if preparation is not None and preparation.call is not None:
             return preparation.call
     kernel = select_kernel(inputs, choice)
     if preparation is not None and kernel is SDPA:
         preparation.call = SDPA
     return kernel
+
+
+def _preparation(inputs: KernelInputs) -> Preparation | None:
+    """The one of calls like this; None if it has a gradient, or tensors beyond query, key and value."""
+    request, value = inputs.request, inputs.value
+    tensors = (request.query, request.key) if value is None else (request.query, request.key, value)
+    is_tracked = torch.is_grad_enabled()
+    for tensor in tensors:
+        if type(tensor) is not Tensor or (is_tracked and tensor.requires_grad) or tensor.is_neg():
+            return None
+    is_transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0  # pyright: ignore[reportPrivateUsage]
+    if is_transformed or not tensors[0].is_cpu or inputs.dropout or request.full_shape is not None:
+        return None
+    try:
+        rules = structure(request.mask), structure(request.score), structure(inputs.measures)
+    except TypeError:  # a tensor, or a user's rule
+        return None
+    layouts = [(tensor.dtype, tensor.shape, tensor.stride()) for tensor in tensors]
+    return _preparation_of((request.scale, request.offset, rules, *layouts))
+
+
+@lru_cache(MAX_PREPARED_CALLS)
+def _preparation_of(key: tuple[Any, ...]) -> Preparation:
+    return Preparation()
 
 
 def as_kernel(choice: str | Kernel) -> Kernel:

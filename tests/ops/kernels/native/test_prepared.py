@@ -35,9 +35,9 @@ def runs(monkeypatch):
     ran = []
     run = PreparedCall.run
     monkeypatch.setattr(PreparedCall, "run", lambda self, inputs: ran.append(self) or run(self, inputs))
-    prepared._preparation.cache_clear()
+    dispatch._preparation_of.cache_clear()
     yield ran
-    prepared._preparation.cache_clear()
+    dispatch._preparation_of.cache_clear()
 
 
 def tensors(shape: Shape, seed: int, dtype: torch.dtype = torch.float32):
@@ -73,7 +73,7 @@ def test_later_calls_compute_what_the_kernel_computes(shapes, runs):
             results = [attend(*each, mask=mask, score=score, measure=MEASURES) for each in inputs]
             assert len(runs) == (2 if name in PLAIN_MASKS else 0), name
             for each, result in zip(inputs, results, strict=True):  # after all, which must not share memory
-                prepared._preparation.cache_clear()
+                dispatch._preparation_of.cache_clear()
                 assert_same_bits(result, attend(*each, mask=mask, score=score, measure=MEASURES))
 
 

@@ -18,6 +18,7 @@ from regard.ops.kernels.differentiable import DifferentiableKernel, ForwardResul
 from regard.ops.kernels.native.choices import is_sdpa_faster, steps_for
 from regard.ops.kernels.native.gradients import BackwardCall, has_gradients
 from regard.ops.kernels.native.pack import SUPPORT, Packer
+from regard.ops.kernels.native.prepared import prepared_call
 from regard.ops.kernels.results import MeasureResults
 from regard.ops.kernels.step_gradients import check_untracked_tensors
 from regard.ops.measures.base import Spec
@@ -96,7 +97,7 @@ class Native(DifferentiableKernel):
         self._library().run(call)
         preparation = getattr(inputs, "preparation", None)
         if preparation is not None:
-            preparation.prepare(self._library, packer, call, results)
+            preparation.prepare(lambda: prepared_call(self._library, packer, call, results))
         return ForwardResult(output, results, () if lse is None else (lse,))
 
     def backward(

@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from regard.native.library import Library, MeasureCall, NativeCall
-from regard.ops.kernels.base import Kernel, KernelInputs, Measured
+from regard.ops.kernels.base import KernelInputs, Measured
 from regard.ops.kernels.native.pack import Packer
 from regard.ops.kernels.results import MeasureResults, unflatten
-from regard.ops.tree import structure
 
-MAX_CALLS = 128
 MAX_KEPT_BYTES = 2**16
 """A call whose rules make larger tables takes long enough to make them again."""
 
@@ -68,45 +63,12 @@ class PreparedCall:
         return output, unflatten(inputs.measures, self._layouts, results)
 
 
-class Preparation:
-    """What computes the calls of a key of `preparation_for`: SDPA, or from its second use on a native call."""
-
-    def __init__(self) -> None:
-        self.call: Kernel | PreparedCall | None = None
-        self.is_repeated = False
-
-    def prepare(
-        self, library: Callable[[], Library], packer: Packer, call: NativeCall, results: MeasureResults
-    ) -> None:
-        """Keep a call that has run, if there was another one like it."""
-        kept = sum(each.nbytes for each in packer.kept if isinstance(each, Tensor))
-        if self.is_repeated and kept <= MAX_KEPT_BYTES:
-            self.call = PreparedCall(library, packer, call, results)
-        self.is_repeated = True
-
-
-def preparation_for(inputs: KernelInputs) -> Preparation | None:
-    """What is kept for calls like this one; None if it has a gradient, or tensors beyond query, key and value."""
-    request, value = inputs.request, inputs.value
-    tensors = (request.query, request.key) if value is None else (request.query, request.key, value)
-    is_tracked = torch.is_grad_enabled()
-    for tensor in tensors:
-        if type(tensor) is not Tensor or (is_tracked and tensor.requires_grad) or tensor.is_neg():
-            return None
-    is_transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0  # pyright: ignore[reportPrivateUsage]
-    if is_transformed or not tensors[0].is_cpu or inputs.dropout or request.full_shape is not None:
-        return None
-    try:
-        rules = structure(request.mask), structure(request.score), structure(inputs.measures)
-    except TypeError:  # a tensor, or a user's rule
-        return None
-    layouts = [(tensor.dtype, tensor.shape, tensor.stride()) for tensor in tensors]
-    return _preparation((request.scale, request.offset, rules, *layouts))
-
-
-@lru_cache(MAX_CALLS)
-def _preparation(key: tuple[Any, ...]) -> Preparation:
-    return Preparation()
+def prepared_call(
+    library: Callable[[], Library], packer: Packer, call: NativeCall, results: MeasureResults
+) -> PreparedCall | None:
+    """The prepared call, with the arguments of `PreparedCall`, if it keeps little."""
+    kept = sum(each.nbytes for each in packer.kept if isinstance(each, Tensor))
+    return PreparedCall(library, packer, call, results) if kept <= MAX_KEPT_BYTES else None
 
 
 def _specs(tensors: Sequence[Tensor]) -> list[tuple[torch.Size, torch.dtype]]:
