@@ -208,7 +208,7 @@ def test_layers_that_do_not_fit():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces the limit")
 def test_memory_is_linear(tmp_path):
-    process = start(weight_gradients_in_little_memory.relevance_of_row, 400 * 10**6, errors=tmp_path / "errors")
+    process = start(weight_gradients_in_little_memory.relevance_of_row, 220 * 10**6, errors=tmp_path / "errors")
     process.join(300)
     assert (tmp_path / "errors").read_text() == "ran\n"
     assert process.exitcode == 0

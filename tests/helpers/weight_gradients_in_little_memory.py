@@ -16,7 +16,7 @@ TOKENS = 4096
 
 
 class Model(nn.Module):
-    """Two layers of attention. The weights of one would take 1 GiB."""
+    """Two layers of attention. The weights of one would take 256 MiB."""
 
     def forward(self, query, key, value):
         for _ in range(2):
@@ -27,7 +27,7 @@ class Model(nn.Module):
 def record(limit: int) -> LayerList:
     """The layers of a model after a backward pass; from the forward pass on, memory is limited."""
     torch.manual_seed(0)
-    model, inputs = Model(), [torch.randn(1, 16, TOKENS, 16) for _ in range(3)]
+    model, inputs = Model(), [torch.randn(1, 4, TOKENS, 16) for _ in range(3)]
     with regard.watch(model, weight_gradients=True):  # what is allocated once per process does not count
         model(*(each[:, :, :64] for each in inputs)).sum().backward()
     with open("/proc/self/status") as status:

@@ -19,6 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
 import torch
+import triton.language as tl
+from triton.runtime import interpreter
 
 import regard
 from helpers.ops.cases import masks_of, scores_of
@@ -35,6 +37,18 @@ from regard.ops.kernels.triton.kernel import Triton
 from regard.ops.measures.base import as_measures
 from regard.ops.request import make_request
 from regard.ops.tree import map_tensors
+
+
+def call(function, *arguments, **options):
+    """Call a function from a kernel; the interpreter would patch all of Triton's language each time."""
+    languages = {id(tl): tl, id(tl.core): tl.core}
+    seen = [languages[id(each)] for each in function.fn.__globals__.values() if id(each) in languages]
+    if any(tl.core.is_builtin(language.load) for language in seen):
+        interpreter._patch_lang(function.fn)
+    return function.rewrite()(*arguments, **options)
+
+
+interpreter.InterpretedFunction.__call__ = call
 
 is_all = "--all" in sys.argv
 
