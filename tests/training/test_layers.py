@@ -73,7 +73,7 @@ def test_a_compiled_run(resumes: bool, tmp_path: Path, keys: dict[str, Any]) -> 
             "task": "causal_lm"
         }
         keys["data"] = {"train": str(tmp_path / "train.tsv"), "block_size": 16, "batch_size": 4}
-        keys["model"] = {"d_model": 16, "num_heads": 2, "num_layers": 2, "d_ff": 32}
+        keys["model"] = {"d_model": 16, "num_heads": 2, "num_layers": 1, "d_ff": 32}
     keys["model"] |= {"dropout": 0.2 if resumes else 0.0, "positions": "alibi"}
     keys["trainer"] |= {"max_steps": 30 if resumes else 9}
     whole = train_on(1, apply_overrides(keys, ["--output_dir", str(tmp_path / "whole"), "--trainer.compile=true"]))

@@ -19,16 +19,16 @@ from regard.training import train
 def recurrent(keys):
     """Keys of a recipe that trains in a few seconds."""
     keys["model"] = {"architecture": "rnn_search", "d_model": 24, "hidden_size": 24, "tie_embeddings": "all"}
-    keys["optimizer"] = {"learning_rate": 0.01, "warmup_steps": 10}
+    keys["optimizer"] = {"learning_rate": 0.02, "warmup_steps": 10}
     keys["loss"] = {"label_smoothing": 0}
-    keys["data"]["max_tokens_per_batch"] = 600
+    keys["data"]["max_tokens_per_batch"] = 1200
     return keys
 
 
 def test_rnn_search_learns_and_works_with_all_commands(recurrent, words, tmp_path, capsys, monkeypatch):
-    recurrent["trainer"]["max_steps"] = 300
-    recurrent["validation"]["every_n_steps"] = 100
-    recurrent["checkpoint"] |= {"every_n_steps": 100, "snapshot_every_n_steps": 100}
+    recurrent["trainer"]["max_steps"] = 150
+    recurrent["validation"]["every_n_steps"] = 50
+    recurrent["checkpoint"] |= {"every_n_steps": 50, "snapshot_every_n_steps": 50}
     outcome = train(make_recipe(recurrent))
     assert isinstance(load_model(outcome.output_dir / "last"), RNNSearch)
     translator = Translator.load(outcome.output_dir / "best")
