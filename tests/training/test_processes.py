@@ -83,6 +83,31 @@ def test_a_stopped_process_does_not_stop_the_others_for_ever(recipe: Path) -> No
     assert [line.partition(" of ")[0] for line in sentences(errors[0])] == ["regard: process 1"]
 
 
+def test_a_process_that_goes_on_after_the_others_have_ended_says_so(recipe: Path) -> None:
+    ranks = start_ranks(train_with_fault, str(recipe), "SIGSTOP", 0, folder=recipe.parent, world_size=2)
+    ranks.processes[1].join(3 * LIMIT)
+    assert ranks.processes[0].pid is not None
+    os.kill(ranks.processes[0].pid, signal.SIGCONT)
+    errors = wait(ranks)
+    assert ranks.processes[0].exitcode == 2
+    message = "process 0 of 2 did not answer for 8 seconds, so the others have ended; --resume continues from the last "
+    assert [line[: len(message) + 8] for line in sentences(errors[0])] == [f"regard: {message}"], errors[0]
+    assert "ended by an error: process 0 of 2 did not answer" in (recipe.parent / "run/train.log").read_text()
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_signal_to_one_process_before_the_first_step_is_named(recipe: Path, victim: int) -> None:
+    ranks = start_ranks(train_with_fault, str(recipe), "early SIGTERM", victim, folder=recipe.parent, world_size=2)
+    errors = wait(ranks)
+    assert [process.exitcode for process in ranks.processes] == ([143, 2] if victim == 0 else [2, 143])
+    message = "stopped by SIGTERM; nothing was saved"
+    if victim:
+        assert sentences(errors[0]) == [f"regard: process 1: {message}"], errors[0]
+    else:
+        assert errors[0].endswith(f"{message}\n"), errors[0]
+    assert sentences(errors[1]) == []
+
+
 def test_a_process_that_fails_is_named_by_the_others(recipe: Path) -> None:
     ranks = start_ranks(train_with_fault, str(recipe), "out of memory", 1, folder=recipe.parent, world_size=2)
     errors = wait(ranks)

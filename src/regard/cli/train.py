@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Annotated
@@ -35,7 +36,9 @@ def train(
         Path, typer.Argument(help="Recipe (YAML), name of a recipe of the package, or run folder.", show_default=False)
     ],
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint of the run.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the recipe and its files; train nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check recipe, files and folder, but not the devices; train nothing.")
+    ] = False,
     _help_keys: Annotated[
         bool,
         typer.Option("--help-keys", callback=_print_keys, is_eager=True, help="List all keys of recipes and end."),
@@ -86,6 +89,7 @@ def train(
     `regard export` writes a model for transformers. `--dry-run` and the log of the run say at the start whether that
     will be possible; with `--checkpoint.format transformers`, the run writes that format, or does not start.
     """
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch warns of each lost process in dozens of lines
     from regard import training
     from regard.training.processes import Processes
 

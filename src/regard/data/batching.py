@@ -22,8 +22,8 @@ class BatchIndices(NamedTuple):
 
     Args:
         rows: Rows of the dataset (batch,), int64.
-        seed: Seed of random choices within the batch, which a resumed run repeats. In validation it depends on the
-            batch alone, so that the number of processes does not matter.
+        seed: Seed of random choices within the batch, which a resumed run repeats. It depends on the batch and the
+            epoch, so that the number of processes does not matter.
     """
 
     rows: np.ndarray
@@ -89,12 +89,13 @@ class ResumableSampler(Sampler[BatchIndices]):
         epoch, position = self.epoch, self.position - self.position % self.world_size  # if their number has changed
         while True:
             plan = self.plan(epoch)
-            rows = plan[position + self.rank]
+            index = position + self.rank
+            rows = plan[index]
             position += self.world_size
             if position >= len(plan):
                 epoch, position = epoch + 1, 0
             self._positions.append((epoch, position))
-            yield BatchIndices(rows, (self.seed, epoch, position, self.rank, int(rows[0])))
+            yield BatchIndices(rows, (self.seed, epoch, index))
 
     def advance(self) -> None:
         """Count one batch as delivered."""

@@ -28,12 +28,13 @@ class Interrupt:
     Attributes:
         signal: The signal that arrived.
         has_started: Whether the training has started.
+        is_immediate: Whether the training stops at once, which the other processes do not know.
     """
 
     def __init__(self, *, is_first: bool = True) -> None:
         self.is_first = is_first
         self.signal: signal.Signals | None = None
-        self.has_started = False
+        self.has_started = self.is_immediate = False
         self._handlers: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -49,7 +50,8 @@ class Interrupt:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         is_second, self.signal = self.signal is not None, signal.Signals(number)
-        if is_second or not self.has_started:
+        self.is_immediate = is_second or not self.has_started
+        if self.is_immediate:
             raise TrainingInterrupted
         if self.is_first:
             stop_now = "press Ctrl-C again" if number == signal.SIGINT else "send SIGTERM again"

@@ -110,17 +110,24 @@ def train_with(processes: Processes, recipe: Recipe, *, resume: bool) -> TrainRe
         interrupt = stack.enter_context(Interrupt(is_first=rank_zero_only.rank == 0))
         if resume and saved is None:
             log.info("nothing was saved before: starting from the beginning")
-        elif changes:
-            log.info("resumed with other keys: %s", ", ".join(changes))
         try:
-            run = _Run(recipe, saver, interrupt, console, processes, saved)
-            start = run.step
-            run.fit()
+            try:
+                run = _Run(recipe, saver, interrupt, console, processes, saved)
+                start = run.step
+                if changes:
+                    log.info("resumed with other keys: %s", ", ".join(changes))
+                run.fit()
+            except RuntimeError as error:
+                processes.raise_lost(error)
+                raise
         except TrainingInterrupted:
             saver.close()
             step, number = saver.saved_step, interrupt.signal or SIGTERM  # of another process
             hint = f"--resume continues from step {step}" if step else "nothing was saved"
-            log.info("stopped by %s; %s", "Ctrl-C" if number == SIGINT else number.name, hint)
+            message = f"stopped by {'Ctrl-C' if number == SIGINT else number.name}; {hint}"
+            log.info(message)
+            if interrupt.is_immediate:
+                processes.stop(message)
             return TrainResult(folder, step, saver.best, number)
         if start == run.step:
             key = "validation.patience" if saver.is_patience_over and start < max_steps else "trainer.max_steps"
@@ -197,7 +204,9 @@ class _Run:
         with processes.together():
             if not self.shares_folder and is_divided(self.model):
                 expected = "expected a folder that all machines share, as each writes its part of the training state"
-                raise InvalidArgument(f"{recipe.output_dir}: {expected}; share it, or set trainer.strategy to ddp")
+                divided = recipe.trainer.tensor_parallel > 1
+                instead = "trainer.tensor_parallel to 1" if divided else "trainer.strategy to ddp"
+                raise InvalidArgument(f"{recipe.output_dir}: {expected}; share it, or set {instead}")
         self.optimizer: Any = fabric.setup_optimizers(build_optimizer(self.model, recipe.optimizer))
 
     def fit(self) -> None:
@@ -294,7 +303,7 @@ class _Run:
         log.info("step %d: %s", self.step, ", ".join(texts))
         self.progress.log(metrics)
         self.progress.restart_clock()
-        if self.saver.is_best(metrics):
+        if self.saver.update_best(metrics):
             with self.processes.together():
                 self.saver.save_model("best", self.model, self.task.tokenizer)
 
@@ -319,11 +328,11 @@ class _Run:
             TrainingInterrupted: After a signal.
         """
         config, step = self.recipe.checkpoint, self.step
-        is_interrupted, is_late, has_failed = self._in_any_process(
-            self.interrupt.signal is not None, self.saver.is_late, self.saver.has_failed
+        is_interrupted, is_time_over, has_failed = self._in_any_process(
+            self.interrupt.signal is not None, self.saver.is_time_over, self.saver.has_failed
         )
         is_end = step >= self.recipe.trainer.max_steps or self.saver.is_patience_over or is_interrupted
-        is_due = step % config.every_n_steps == 0 or is_late or is_end
+        is_due = step % config.every_n_steps == 0 or is_time_over or is_end
         is_snapshot_due = config.average_last and step % config.snapshot_every_n_steps == 0
         if is_due or has_failed:
             self.wait_for_saver()

@@ -106,35 +106,47 @@ class Processes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Replace the error of a broken connection by one that names the lost process.
+        """Tell the other processes about an error.
 
         Raises:
-            ProcessLost: If another process has ended or does not answer.
             SystemExit: On other processes than 0, after an error that process 0 prints.
         """
         if self._store is None:
             return
-        is_connection = isinstance(error, RuntimeError) and not isinstance(error, (RegardError, torch.OutOfMemoryError))
-        if is_connection and self._watcher is not None:
-            self._has_lost.wait(2 * SILENCE)
         self._has_ended.set()
         is_first = self._lost is None
         if error is not None and is_first:
             self._report(Lost(self.rank, str(error) if isinstance(error, RegardError) else ""))
         if self._watcher is not None:
             self._watcher.join(2 * PERIOD)
-        if not is_connection and is_first and distributed.is_initialized():
+        if not is_connection_error(error) and is_first and distributed.is_initialized():
             distributed.destroy_process_group()  # threads of gloo that run when a process exits can abort it
         if self.rank == 0 and error is not None:
             with suppress(RuntimeError):
                 self._store.set("printed", "1")  # in a moment
-        if error is None or self._lost is None or not (is_connection or isinstance(error, (RegardError, SystemExit))):
-            return
-        if self.rank and (self._lost.reason or isinstance(error, SystemExit)):
+        prints = self._lost is not None and (self._lost.reason or isinstance(error, SystemExit))  # process 0
+        if self.rank and prints and isinstance(error, (RegardError, SystemExit)):
             self._wait_for_print()
             raise SystemExit(2) from error
-        if is_connection and self._lost.rank != self.rank:
+
+    def raise_lost(self, error: RuntimeError) -> None:
+        """Raise the reason for the error of a broken connection, if another process is the reason.
+
+        Raises:
+            ProcessLost: If another process has ended or does not answer, or found that this one did not.
+        """
+        if self._watcher is None or not is_connection_error(error):
+            return
+        self._has_lost.wait(2 * SILENCE)
+        if self._lost is not None:
             raise ProcessLost(self._describe()) from error
+
+    def stop(self, reason: str) -> None:
+        """Say why this process ends, without waiting for the others."""
+        if self._watcher is not None:
+            self._report(Lost(self.rank, reason))
+            if self.rank:
+                self._wait_for_print()
 
     def broadcast(self, value: Any) -> Any:
         """The value of process 0."""
@@ -271,9 +283,19 @@ class Processes:
 
     def _describe(self) -> str:
         assert self._lost is not None
+        if self._lost.rank == self.rank:
+            return (
+                f"process {self.rank} of {self.size} did not answer for {SILENCE:.0f} seconds, so the others have "
+                "ended; --resume continues from the last complete state"
+            )
         if self._lost.reason:
             return f"process {self._lost.rank}: {self._lost.reason}"
         return (
             f"process {self._lost.rank} of {self.size} has ended or does not answer, so process {self.rank} ends; its "
             "own messages say why; --resume continues from the last complete state"
         )
+
+
+def is_connection_error(error: BaseException | None) -> bool:
+    """Whether an error can be one of torch's about a connection to another process."""
+    return isinstance(error, RuntimeError) and not isinstance(error, (RegardError, torch.OutOfMemoryError))

@@ -28,7 +28,7 @@ BUNDLED_RECIPES = Path(__file__).parent.parent / "recipes"
 CHANGEABLE_PATHS = ("output_dir", "data.folder", "data.train", "data.valid")
 """Keys that a resumed run may change, because the contents of the files are compared by their hashes."""
 CHANGEABLE_SECTIONS = ("trainer.", "validation.", "checkpoint.")
-"""Beginnings of other keys that it may change: they do not change what a step learns."""
+"""Beginnings of other keys that it may change, such as the duration and where the run computes."""
 FIXED = ("trainer.accumulate_grad_batches", "validation.monitor")
 """Exceptions, which it must not change."""
 # PyYAML passes on Python's errors for impossible dates, "!!int foo" and deeply nested brackets

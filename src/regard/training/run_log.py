@@ -6,13 +6,14 @@ import logging
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 from rich.console import Console
 from rich.logging import RichHandler
 
+from regard.errors import RegardError
 from regard.files import naming
 
 log = logging.getLogger("regard.training")
@@ -21,7 +22,7 @@ LOG_FILE = "train.log"
 
 @contextmanager
 def logging_to(folder: Path) -> Iterator[Console]:
-    """Log to the console and to ``train.log`` on rank 0, and silence Lightning's INFO messages."""
+    """Log to the console and to ``train.log`` on rank 0, with the error that ends the run; silence Fabric's INFO."""
     console = Console(stderr=True)
     handlers: list[logging.Handler] = []
     if rank_zero_only.rank == 0:
@@ -43,6 +44,11 @@ def logging_to(folder: Path) -> Iterator[Console]:
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")  # what replaces it needs torch 2.13
             warnings.filterwarnings("ignore", "torch.distributed is disabled")  # a state is saved also by one process
             yield console
+    except Exception as error:
+        reason = str(error) if isinstance(error, RegardError) else f"{type(error).__name__}: {error}"
+        with suppress(RegardError):  # the disk may be full
+            log.debug("ended by an error: %s", reason)
+        raise
     finally:
         log.setLevel(level)
         log.propagate = propagate

@@ -73,7 +73,7 @@ class Saver:
             self.snapshots.discard_after(step)
 
     @property
-    def is_late(self) -> bool:
+    def is_time_over(self) -> bool:
         """Whether ``checkpoint.every_n_minutes`` have passed since the last training state."""
         return time.monotonic() - self.saved_at > 60 * self.config.every_n_minutes
 
@@ -89,7 +89,7 @@ class Saver:
         validations = "validation" if patience == 1 else f"{patience} validations"
         return f"{name} was not better than {self.best:.4f} in the last {validations}; validation.patience={patience}"
 
-    def is_best(self, metrics: Mapping[str, float]) -> bool:
+    def update_best(self, metrics: Mapping[str, float]) -> bool:
         """Whether this validation is the best so far, which is then remembered."""
         name, mode = self.recipe.monitor
         value, best = metrics[name], self.best
