@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from helpers.training_runs import WORDS, write_corpus
+
+
+@pytest.fixture(scope="session")
+def path_of_processes(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The ``PYTHONPATH`` of processes that tests start: with the helpers, and without torchmetrics.
+
+    Fabric imports torchmetrics where it is installed, which takes seconds; the extra `train` does not install it.
+    """
+    folder = tmp_path_factory.mktemp("path")
+    (folder / "torchmetrics.py").write_text("raise ImportError('hidden by the tests')\n")
+    return os.pathsep.join([str(Path(__file__).parents[1]), str(folder)])
+
+
+@pytest.fixture(autouse=True)
+def _path_of_processes(path_of_processes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", path_of_processes)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 import random
 import shutil
 import subprocess
@@ -37,8 +36,7 @@ def run_script(folder: Path, keys: dict[str, Any], *launcher: str) -> None:
     (folder / "train.py").write_text(TRAIN)
     (folder / "recipe.yaml").write_text(yaml.safe_dump(keys))
     command = [sys.executable, *launcher, str(folder / "train.py"), str(folder / "recipe.yaml")]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    completed = subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment)
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert completed.returncode == 0, completed.stderr
     check_warnings(completed.stderr)
 
