@@ -92,7 +92,6 @@ def test_a_process_that_goes_on_after_the_others_have_ended_says_so(recipe: Path
     assert ranks.processes[0].exitcode == 2
     message = "process 0 of 2 did not answer for 8 seconds, so the others have ended; --resume continues from the last "
     assert [line[: len(message) + 8] for line in sentences(errors[0])] == [f"regard: {message}"], errors[0]
-    assert "ended by an error: process 0 of 2 did not answer" in (recipe.parent / "run/train.log").read_text()
 
 
 @pytest.mark.parametrize("victim", [0, 1])

@@ -246,7 +246,9 @@ def test_a_diverging_training_stops_without_saving(recipes):
         TrainingDiverged, match=r"step \d+: the training has diverged: .* lower optimizer\.learning_rate"
     ):
         train(make_recipe(keys))
-    assert not [name for name in ("last", "best", "averaged") if (Path(keys["output_dir"]) / name).exists()]
+    folder = Path(keys["output_dir"])
+    assert not [name for name in ("last", "best", "averaged") if (folder / name).exists()]
+    assert re.search(r"ended by an error: step \d+: the training has diverged", (folder / "train.log").read_text())
 
 
 def test_a_run_without_its_state_is_not_restarted_over_its_models(recipes):

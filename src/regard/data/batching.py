@@ -90,12 +90,12 @@ class ResumableSampler(Sampler[BatchIndices]):
         while True:
             plan = self.plan(epoch)
             index = position + self.rank
-            rows = plan[index]
+            indices = BatchIndices(plan[index], (self.seed, epoch, index))
             position += self.world_size
             if position >= len(plan):
                 epoch, position = epoch + 1, 0
             self._positions.append((epoch, position))
-            yield BatchIndices(rows, (self.seed, epoch, index))
+            yield indices
 
     def advance(self) -> None:
         """Count one batch as delivered."""

@@ -231,8 +231,9 @@ class Processes:
 
     def _wait(self, key: str) -> bytes:
         while not self._store.check([key]):
-            self._lost = self._find_lost()
-            if self._lost is not None:
+            lost = self._find_lost()
+            if lost is not None and not self._store.check([key]):  # it may have set the key and then ended
+                self._lost = lost
                 raise ProcessLost(self._describe())
             time.sleep(POLL)
         return self._store.get(key)
