@@ -19,6 +19,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from regard.ops.request import DTYPES, make_request
 from regard.ops.scores import Bias, ScaledDotProduct
 from regard.watching.call import AttentionCall, check_inputs
+from regard.watching.feature_axes import FeatureAxes
 from regard.watching.matrix_products import OTHER_PRODUCTS, PRODUCTS, operands_of, terms_of
 from regard.watching.module_inspection import is_named_attention, is_of_transformers
 from regard.watching.score_axes import PERMUTATIONS, RESHAPES, moved_roles, roles_of_product
@@ -51,6 +52,7 @@ class DenseCapture:
         self._followed = WeakTensorKeyDictionary()  # each a Followed
         self._outputs = WeakTensorKeyDictionary()  # of recorded products; each a Followed whose keys are the queries
         self._roles = WeakTensorKeyDictionary()  # of the axes of scores
+        self._features = FeatureAxes()
 
     def observe(self, listener: Listener, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Any:
         """Look at a call of one of torch's functions, and return its result."""
@@ -59,11 +61,13 @@ class DenseCapture:
         if first is not None:  # as the functions that are called by position
             args = kwargs[first], *args
             kwargs = {each: value for each, value in kwargs.items() if each != first}
+        if name not in PRODUCTS:
+            self._features.follow(name, func, args, kwargs, result)
         if name in ("softmax", "special_softmax"):
             self._on_softmax(listener, args, kwargs, result)
             return result
         if name in RESHAPES and isinstance(result, Tensor) and args and isinstance(args[0], Tensor):
-            listener.forward.note_merged_axes(args[0].shape, result.shape)
+            listener.forward.note_merged_axes(args[0].shape, result.shape, self._features.of(args[0]))
         if name in PRODUCTS and listener.forward.modules and isinstance(result, Tensor):
             return self._on_product(listener, name, func, args, kwargs, result)
         if self._followed or self._outputs or self._roles:
@@ -75,6 +79,7 @@ class DenseCapture:
         self._followed.clear()
         self._outputs.clear()
         self._roles.clear()
+        self._features.clear()
 
     def _on_softmax(self, listener: Listener, args: Sequence[Any], kwargs: dict[str, Any], result: Tensor) -> None:
         scores = args[0] if args else None
@@ -178,6 +183,8 @@ class DenseCapture:
         weights = [number for number, each in enumerate(operands) if each in self._followed]
         forward = listener.forward
         terms = terms_of(name, args, operands) if len(operands) == 2 else None
+        if terms is not None:
+            self._features.follow_product(name, terms, operands, result)
         if not weights:
             if any(each in self._followed for each in tensors_in(args)):  # what baddbmm adds to
                 self._on_function(listener, name, func, args, kwargs, result)
@@ -213,8 +220,8 @@ class DenseCapture:
             self._doubt(listener, known, known.problem)
             return result
         layer = listener.module_names[id(module)]
-        shape = forward.input_shape
-        product = read_product(known, weights[0], operands, terms, name == "einsum", module, layer, shape)
+        shapes, known = forward.input_shapes, replace(known, features=self._features.of(operands[weights[0]]))
+        product = read_product(known, weights[0], operands, terms, name == "einsum", module, layer, shapes)
         if isinstance(product, NotAttention):
             if product.reason:
                 if product.is_certain:
@@ -222,7 +229,7 @@ class DenseCapture:
                 else:
                     self._doubt(listener, known, product.reason, may_be_other=True)
             return result
-        problem = self._problem_with(known, product, None if shape is None else math.prod(shape[:-1]))
+        problem = self._problem_with(known, product, math.prod(shapes[0][:-1]) if shapes else None)
         scores = None if problem else _scores_of(known, operands[weights[0]], product)
         if scores is None:
             note = self._refuse if problem else self._doubt
@@ -274,7 +281,7 @@ def record(listener: Listener, module: nn.Module, scores: Tensor, product: Produ
     check_inputs(type(module).__name__, scores, product.values)
     forward = listener.forward
     lead = torch.broadcast_shapes(scores.shape[:-2], product.values.shape[:-2])
-    heads = HeadAxes.of(lead, module, forward.merged_axes.get(id(module), ()))
+    heads = HeadAxes.of(lead, module, forward.merged_axes.get(id(module), ()), product.features)
     scores, values = (heads.split(part.expand(*lead, *part.shape[-2:])) for part in (scores, product.values))
     batch, num_heads, queries, keys = scores.shape
     top = scores.detach().amax(-1, keepdim=True)

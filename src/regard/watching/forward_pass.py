@@ -16,7 +16,7 @@ from regard.watching.call import AttentionCall, CallIdentity
 from regard.watching.module_inspection import REGARD_LAYERS
 from regard.watching.output_gradient import BackwardState
 from regard.watching.result import LayerKey
-from regard.watching.softmax_product import input_shape, merged_axes
+from regard.watching.softmax_product import MergedAxes, input_shapes, merged_axes
 from regard.watching.softmax_result import Softmax
 
 MASKS: dict[str, tuple[AttentionKind, ...]] = {
@@ -68,7 +68,7 @@ class ForwardPass:
         inputs: The arguments of the modules that are running.
         problems: Why modules that multiply by the result of a softmax are not recorded, by id.
         doubts: Why products of theirs are not recorded, with the softmax, by id.
-        merged_axes: The sizes of axes that modules merged into one, as batch and heads, by id.
+        merged_axes: The axes that modules merged into one, as batch and heads, by id.
         backward: Whether a backward pass has reached it.
         is_sdpa_suspended: Whether calls of SDPA are not recorded, as within a function that is.
         batch_axes: What the batch of each recorded layer is made of.
@@ -88,7 +88,7 @@ class ForwardPass:
     inputs: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
     problems: dict[int, str] = field(default_factory=dict[int, str])
     doubts: dict[int, list[tuple[Softmax, str, bool]]] = field(default_factory=lambda: defaultdict(list))
-    merged_axes: dict[int, list[tuple[int, int]]] = field(default_factory=dict[int, list[tuple[int, int]]])
+    merged_axes: dict[int, list[MergedAxes]] = field(default_factory=dict[int, list[MergedAxes]])
     is_sdpa_suspended: bool = False
     num_calls_at_entry: list[int] = field(default_factory=list[int])
     num_softmaxes_at_entry: list[int] = field(default_factory=list[int])
@@ -102,9 +102,9 @@ class ForwardPass:
         return not self.is_sdpa_suspended and not any(isinstance(module, REGARD_LAYERS) for module in self.modules)
 
     @property
-    def input_shape(self) -> Size | None:
-        """The shape of the first input of the innermost module, if it is known."""
-        return input_shape(self.inputs[-1])
+    def input_shapes(self) -> list[Size]:
+        """The shapes of the inputs of the innermost module that may hold the states of tokens."""
+        return input_shapes(self.inputs[-1])
 
     def note_problem(self, module: nn.Module, reason: str) -> None:
         """A module multiplies by the result of a softmax in a way that cannot be recorded."""
@@ -126,9 +126,9 @@ class ForwardPass:
         left = self.doubts.pop(id(module), ())
         return {reason: may_be_other for softmax, reason, may_be_other in left if not softmax.recorded}
 
-    def note_merged_axes(self, before: Size, after: Size) -> None:
+    def note_merged_axes(self, before: Size, after: Size, features: str | None) -> None:
         """The innermost module changes the shape of a tensor."""
-        merged = merged_axes(before, after)
+        merged = merged_axes(before, after, features)
         if merged is not None and self.modules:
             known = self.merged_axes.setdefault(id(self.modules[-1]), [])
             if merged not in known:

@@ -387,7 +387,8 @@ def _fingerprint(key: Tensor) -> Sequence[Any]:
     key = key.detach()
     if key.device.type != "cpu":
         return key.clone().unbind()
-    return [hash(row.tobytes()) for row in key.contiguous().view(torch.uint8).numpy()]
+    key = key.clone(memory_format=torch.contiguous_format)  # whose strides can be viewed as bytes, for any width
+    return [hash(row.tobytes()) for row in key.view(torch.uint8).numpy()]
 
 
 def _is_same(one: Any, other: Any) -> bool:

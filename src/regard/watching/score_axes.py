@@ -8,6 +8,7 @@ followed through the functions that a module calls until a softmax, and from the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -57,14 +58,14 @@ def moved_roles(
         order = order_after(lambda tensor: func(tensor, *args[1:], **kwargs), before.ndim)
         return "".join(roles[axis] for axis in order)
     if name in RESHAPES:
-        return _regrouped(before.shape, roles, result.shape)
+        return regrouped(before.shape, roles, result.shape)
     if result.ndim >= len(roles) and name != "getitem":  # it is broadcast
         return "?" * (result.ndim - len(roles)) + roles
     return roles if result.ndim == len(roles) else None
 
 
-def _regrouped(before: Sequence[int], roles: str, after: Sequence[int]) -> str:
-    """The roles of the axes of a tensor that is reshaped: axes that are merged or divided keep a role they all have."""
+def regrouped(before: Sequence[int], roles: str, after: Sequence[int]) -> str:
+    """The letters of the axes of a tensor that is reshaped: axes that are merged or divided keep one they all have."""
     found, old, new = ["?"] * len(after), 0, 0
     while old < len(before) and new < len(after):
         if before[old] == 1 != after[new]:
@@ -87,4 +88,17 @@ def _regrouped(before: Sequence[int], roles: str, after: Sequence[int]) -> str:
         }
         if len(merged) == 1:
             found[start:new] = [*merged] * (new - start)
+        else:
+            found[start:new] = (
+                _part_of(before, roles, prod(after[axis + 1 :]), after[axis]) for axis in range(start, new)
+            )
     return "".join(found)
+
+
+def _part_of(before: Sequence[int], roles: str, stride: int, size: int) -> str:
+    """The role of the only axis that a new one of a tensor in order is a part of, "?" if it is part of several."""
+    for axis, count in enumerate(before):
+        own = prod(before[axis + 1 :])
+        if count > 1 < size and stride % own == 0 and (own * count) % (stride * size) == 0:
+            return roles[axis]
+    return "?"

@@ -42,6 +42,7 @@ class Product:
         values: (*lead, keys, value_dim), where axes of the lead may be 1.
         heads: The number of heads that the module says that it has, if it does.
         queries: The axis of the queries in the result, if there is one.
+        features: What is known of the axes of the lead; see `feature_axes`.
     """
 
     arrange: Callable[[Tensor], Tensor]
@@ -49,6 +50,7 @@ class Product:
     values: Tensor
     heads: int | None
     queries: int | None
+    features: str = ""
 
 
 def read_product(
@@ -59,7 +61,7 @@ def read_product(
     is_einsum: bool,
     module: nn.Module,
     name: str,
-    inputs: Size | None,
+    inputs: Sequence[Size],
 ) -> Product | NotAttention:
     """What a product of two tensors is, one of which holds the result of a softmax.
 
@@ -71,7 +73,7 @@ def read_product(
         is_einsum: Whether their order says nothing, as that of a matrix product does.
         module: The module that computes it.
         name: The module's name.
-        inputs: The shape of the module's first input, if it is known.
+        inputs: The shapes of the module's inputs; see `input_shapes`.
     """
     weights, values = operands[position], operands[1 - position]
     is_named = is_named_attention(type(module))
@@ -97,13 +99,14 @@ def read_product(
     sizes = dict(zip(of_weights, weights.shape, strict=True))
     widths = [axis for axis in of_values if axis not in of_weights]
     shape, width = known.softmax.shape, prod(values.shape[of_values.index(axis)] for axis in widths)
-    axes = ProductAxes(sizes, summed[0], rows, shared, width, known.roles is not None, len(shape) == 2)
+    features = dict(zip(of_weights, known.features or "?" * weights.ndim, strict=True))
+    axes = ProductAxes(sizes, summed[0], rows, shared, width, features, known.roles is not None, len(shape) == 2)
     if is_gate(axes, module, known.softmax.module, inputs):
         reason = "multiplies values of each token by a softmax, as a gate or a convolution does"
         return NotAttention(reason if is_named else "", is_certain=False)
     other = other_axis(axes, module, inputs)
     if other:
-        return NotAttention(f"has a softmax over {other}, not over keys", is_certain=False)
+        return NotAttention(other, is_certain=False)
     if not is_named:
         is_single = len(rows) == 1 and sizes[rows[0]] == 1
         is_inserted = is_single and (weights.ndim > len(shape) or 1 not in shape or _is_named_gate(module, name))
@@ -114,7 +117,7 @@ def read_product(
     query = [axis for axis in rows if axis in queries] if queries else rows[-1:]
     if len(query) > 1 or (not queries and len(rows) > 1):  # heads that share values, or queries with two axes
         count = head_count(module)
-        of_heads = [axis for axis in rows if sizes[axis] == count]
+        of_heads = [axis for axis in rows if features[axis] == "f"] or [axis for axis in rows if sizes[axis] == count]
         if not of_heads and count is not None:  # groups of heads that share a key
             of_heads = [axis for axis in rows if any(sizes[axis] * sizes[other] == count for other in shared)]
         if len(rows) == 2 and len(of_heads) == 1:
@@ -138,7 +141,9 @@ def read_product(
     arranged = _permute(values, own, [*lead, summed[0], *widths])
     arranged = arranged.flatten(len(lead) + 1) if widths else arranged.unsqueeze(-1)
     place = of_output.index(query[0]) if query else None
-    return Product(arrange, arrange_output, arranged, head_count(module), place)
+    return Product(
+        arrange, arrange_output, arranged, head_count(module), place, "".join(features[axis] for axis in lead)
+    )
 
 
 def _queries_by_roles(roles: str | None, axes: str, keys: str) -> list[str] | None:
@@ -180,28 +185,37 @@ class HeadAxes:
     has_groups: bool = False
 
     @classmethod
-    def of(cls, lead: Sequence[int], module: nn.Module, merged_axes: Collection[tuple[int, int]]) -> HeadAxes:
+    def of(
+        cls, lead: Sequence[int], module: nn.Module, merged_axes: Collection[MergedAxes], features: str = ""
+    ) -> HeadAxes:
         """Find them.
 
-        With two axes or more, it is the one of the size that the module says, if the last is not; else the last. A
-        single axis is split as the module merged it: where that is not known, its entries are sequences with one head.
+        With two axes or more, it is the only one that is known to be features; else the one of the size that the module
+        says, if the last is not; else the last. A single axis is split as the module merged it: where that is not
+        known, its entries are sequences with one head, or the heads of one sequence if they are features.
 
         Args:
             lead: The sizes of the leading axes.
             module: The module.
-            merged_axes: Sizes of axes that the module merged.
+            merged_axes: The axes that the module merged.
+            features: What is known of the leading axes; see `feature_axes`.
         """
         count, lead = head_count(module), tuple(lead)
+        if features.count("f") == 1:
+            return cls(lead, features.index("f"))
         if len(lead) > 1:
             first = 0 if len(lead) == 2 else 1  # of more axes, the first is the batch
             places = [axis for axis in range(first, len(lead)) if lead[axis] == count]
             has_groups = not places and len(lead) == 3 and lead[1] * lead[2] == count
             return cls(lead, places[-1] if places else len(lead) - 1, has_groups=has_groups)
-        pairs = [pair for pair in merged_axes if lead and pair[0] * pair[1] == lead[0] and count in pair]
+        pairs = [
+            each for each in merged_axes if lead and each.outer * each.inner == lead[0] and count in each.head_counts
+        ]
         if not pairs:
             return cls(lead, None)
-        pair = next((each for each in pairs if each[1] == count), pairs[0])
-        return cls(lead, 1 if pair[1] == count else 0, pair)
+        pair = next((each for each in pairs if each.inner == count and each.heads != 0), pairs[0])
+        heads = (1 if pair.inner == count else 0) if pair.heads is None else pair.heads
+        return cls(lead, heads, (pair.outer, pair.inner))
 
     def split(self, tensor: Tensor) -> Tensor:
         """(*lead, x, y) as (batch, heads, x, y)."""
@@ -211,25 +225,50 @@ class HeadAxes:
             return tensor.unsqueeze(-3) if self.lead else tensor[None, None]
         tensor = tensor if self.merged is None else tensor.unflatten(0, self.merged)
         tensor = tensor.movedim(self.heads, -3)
-        return tensor.flatten(0, -4)
+        return tensor.flatten(0, -4) if tensor.ndim > 3 else tensor[None]
 
 
-def merged_axes(before: Size, after: Size) -> tuple[int, int] | None:
-    """The sizes of two axes that a change of shape makes the first axis, or part of the second from the last; or None.
+@dataclass(frozen=True)
+class MergedAxes:
+    """Two axes that a module merged into one, of which one is the batch and one may be the heads.
+
+    Args:
+        outer: The size of the first.
+        inner: The size of the second.
+        heads: Which of them is the heads, 0 or 1; None if it is not known.
+    """
+
+    outer: int
+    inner: int
+    heads: int | None = None
+
+    @property
+    def head_counts(self) -> tuple[int, ...]:
+        """The possible numbers of heads."""
+        sizes = self.outer, self.inner
+        return sizes if self.heads is None else (sizes[self.heads],)
+
+
+def merged_axes(before: Size, after: Size, features: str | None) -> MergedAxes | None:
+    """The two axes that a change of shape makes the first axis, or part of the second from the last; or None.
 
     (batch, heads, tokens, width) becomes (batch · heads, tokens, width), or (tokens, batch, heads · width) becomes
     (tokens, batch · heads, width).
+
+    Args:
+        before: The sizes before.
+        after: The sizes after.
+        features: What is known of the axes before; see `feature_axes`.
     """
     if len(before) == 4 and len(after) == 3 and before[0] * before[1] == after[0]:
-        return before[0], before[1]
+        of_both = (features or "??")[:2]
+        return MergedAxes(before[0], before[1], of_both.index("f") if of_both.count("f") == 1 else None)
     if len(before) == len(after) == 3 and before[0] == after[0] and before[1] and not after[1] % before[1]:
         heads = after[1] // before[1]
-        return (before[1], heads) if heads > 1 and after[2] * heads == before[2] else None
+        return MergedAxes(before[1], heads, 1) if heads > 1 and after[2] * heads == before[2] else None
     return None
 
 
-def input_shape(inputs: Sequence[Any]) -> Size | None:
-    """The shape of the first input of a module that may hold the states of tokens, if there is one."""
-    return next(
-        (each.shape for each in inputs if isinstance(each, Tensor) and each.is_floating_point() and each.ndim), None
-    )
+def input_shapes(inputs: Sequence[Any]) -> list[Size]:
+    """The shapes of the inputs of a module that may hold the states of tokens."""
+    return [each.shape for each in inputs if isinstance(each, Tensor) and each.is_floating_point() and each.ndim]

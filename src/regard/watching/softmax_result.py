@@ -71,6 +71,7 @@ class Followed:
         entries: Its entries before dropout, if they were changed and then dropped.
         problem: Why a product with it is not one of weights and values over all keys; empty if it may be.
         roles: Those of its axes, if they are known; see `score_axes`.
+        features: Those of its axes, if they are known; see `feature_axes`.
     """
 
     softmax: Softmax
@@ -83,6 +84,7 @@ class Followed:
     entries: Tensor | None = None
     problem: str = ""
     roles: str | None = None
+    features: str | None = None
 
     @property
     def is_overwritten(self) -> bool:
