@@ -9,7 +9,7 @@ import regard
 from helpers.model_zoo.families import FAMILIES, LENGTH, attentions, built, eager, padding, sound
 from regard.errors import InvalidArgument
 
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 WRITERS = [name for name, family in FAMILIES.items() if family.writes]
 NEW = 9
 CASES = [
@@ -74,8 +74,12 @@ def test_selected_beams_are_one_matrix_for_each_text(name, side):
     assert torch.equal(output.sequences, expected.sequences)
     with pytest.raises(InvalidArgument, match=r"beam search reordered the batch .* result\.select_beams\("):
         assert result.layers.decoder[-1].weights
-    with pytest.raises(InvalidArgument, match=r"beam_indices: expected .* from -1 to 7, of at least 9 steps, got"):
-        result.select_beams(output.beam_indices[:, :5])
+    with pytest.raises(
+        InvalidArgument, match=r"beam_indices: expected at most 9 steps, .*, got 18; without a KV cache"
+    ):
+        result.select_beams(output.beam_indices.repeat(1, 2))
+    with pytest.raises(InvalidArgument, match=r"beam_indices: expected .* from -1 to 7, got \(4, 9\) from 8 to"):
+        result.select_beams(output.beam_indices + 8)
     texts = result.select_beams(output.beam_indices)
     mask, read = mask.repeat_interleave(2, 0), output.sequences[:, :-1]
     with torch.no_grad():
@@ -92,6 +96,96 @@ def test_selected_beams_are_one_matrix_for_each_text(name, side):
         torch.testing.assert_close(
             layer.measured["entropy"], torch.special.entr(reference).sum(-1), atol=1e-5, rtol=1e-5
         )
+
+
+def beams(ids, **options):
+    """A GPT-2, and the options of a beam search, whose beams are another in each step."""
+    torch.manual_seed(5)
+    config = transformers.GPT2Config(vocab_size=12, n_embd=32, n_layer=2, n_head=4, initializer_range=0.4)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    options = {"max_new_tokens": NEW, "do_sample": False, "num_beams": 3, "pad_token_id": 0} | options
+    return model, {"input_ids": ids, "attention_mask": torch.ones_like(ids), "return_dict_in_generate": True} | options
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("ends", [[6, 3], [1, 3], [6]], ids=str)
+def test_texts_that_all_ended_before_the_search_did(ends):
+    """Their beam indices have fewer steps than the model took."""
+    ids = torch.randint(6, 12, (2, 5), generator=torch.Generator().manual_seed(0))
+    model, options = beams(ids, eos_token_id=ends, early_stopping="never")
+    with regard.watch(model, ["entropy"]) as result:
+        output = model.generate(**options)
+    steps = output.beam_indices.shape[1]
+    assert (steps < NEW) == (len(ends) > 1)
+    texts = result.select_beams(output.beam_indices)
+    with torch.no_grad():
+        expected = eager(model)(output.sequences, output_attentions=True).attentions
+    for layer, reference in zip(texts.layers, expected, strict=True):
+        weights = layer.weights.dense()
+        assert weights.shape[2] == 4 + NEW
+        for text, indices in enumerate(output.beam_indices):
+            read = 4 + int((indices >= 0).sum())  # the last token of a text is not read
+            torch.testing.assert_close(
+                weights[text, :, :read, :read], reference[text, :, :read, :read], atol=1e-5, rtol=0
+            )
+            assert not weights[text, :, read:].any()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_beams_of_a_prompt_in_chunks():
+    ids = torch.randint(6, 12, (2, 5), generator=torch.Generator().manual_seed(0))
+    model, options = beams(ids, eos_token_id=None, prefill_chunk_size=3)
+    with regard.watch(model) as result:
+        output = model.generate(**options)
+    with torch.no_grad():
+        expected = eager(model)(output.sequences[:, :-1], output_attentions=True).attentions
+    for layer, reference in zip(result.select_beams(output.beam_indices).layers, expected, strict=True):
+        torch.testing.assert_close(layer.weights.dense(), reference, atol=1e-5, rtol=0)
+    with regard.watch(model) as result:
+        output = model.generate(**options | {"prefill_chunk_size": 2})
+    with pytest.raises(InvalidArgument, match=r"beam_indices: .* not known which of the first calls read the prompt"):
+        result.select_beams(output.beam_indices)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_beams_without_a_cache_are_taken_step_by_step():
+    ids = torch.randint(6, 12, (2, 5), generator=torch.Generator().manual_seed(0))
+    model, options = beams(ids, eos_token_id=None, use_cache=False)
+    with regard.watch(model) as result:
+        output = model.generate(**options)
+    with pytest.raises(InvalidArgument, match=rf"beam_indices: expected at most 1 steps, .*, got {NEW}; without"):
+        result.select_beams(output.beam_indices)
+    with torch.no_grad():
+        expected = eager(model)(output.sequences[:1, :-1], output_attentions=True).attentions
+    text = result.recordings[NEW - 1].select(int(output.beam_indices[0, NEW - 1]))
+    for layer, reference in zip(text.layers, expected, strict=True):
+        torch.testing.assert_close(layer.weights.dense(), reference, atol=1e-5, rtol=0)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("memory", [True, False])
+def test_each_step_of_xlnet_is_a_recording(memory):
+    """It reads the last two tokens again in each step, and they may attend to the next one: steps are no rows."""
+    torch.manual_seed(0)
+    config = transformers.XLNetConfig(vocab_size=60, d_model=32, n_layer=2, n_head=4, d_inner=32)
+    model, ids, expected = transformers.XLNetLMHeadModel(config).eval(), torch.randint(4, 60, (2, 6)), []
+    options = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None, "pad_token_id": 5, "use_mems": memory}
+    forward = model.forward
+
+    def with_attentions(*args, **kwargs):
+        output = forward(*args, **kwargs | {"output_attentions": True})
+        expected.append([stream for layer in output.attentions for stream in layer])
+        return output
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "forward", with_attentions)
+        tokens = model.generate(ids, **options)
+    with regard.watch(model) as result:
+        assert torch.equal(model.generate(ids, **options), tokens)
+    assert len(result.recordings) == len(expected) == 4
+    for recording, step in zip(result.recordings, expected, strict=True):
+        for layer, reference in zip(recording.layers, step, strict=True):
+            torch.testing.assert_close(layer.weights.dense(), reference, atol=1e-6, rtol=0)
 
 
 def test_a_generation_is_saved_and_opened_again_without_its_model(tmp_path):

@@ -145,8 +145,19 @@ class LayerRecorder:
 
     @property
     def num_calls(self) -> int:
-        """The number of calls that are kept: of steps, in a generation."""
+        """The number of calls that are kept."""
         return len(self._calls)
+
+    @property
+    def num_steps(self) -> int:
+        """The number of steps of a generation that are kept, of which the first may be several calls, for a prompt."""
+        return len(self._calls) - self.num_more_for_prompt
+
+    @property
+    def num_more_for_prompt(self) -> int:
+        """How many calls after the first read the prompt, in chunks. A last chunk of one token is taken for a step."""
+        has_one_query = [call.query.shape[2] == 1 for call in self._calls]
+        return max([*has_one_query, True].index(True) - 1, 0)
 
     def add(
         self, call: AttentionCall, continuation: Continuation | None, *, fuses_output: bool = False
@@ -312,8 +323,10 @@ class LayerRecorder:
             rows: (sequences, steps) The row of the batch at each step, −1 where the sequence had ended.
         """
         self._check_versions()
-        selected = copy(self)
-        selected._calls = [call.select_sequences(rows[:, step]) for step, call in enumerate(self._calls)]
+        selected, more = copy(self), self.num_more_for_prompt
+        selected._calls = [
+            call.select_sequences(rows[:, max(number - more, 0)]) for number, call in enumerate(self._calls)
+        ]
         selected._valid = [(call.valid_queries, call.query.shape[2]) for call in selected._calls]
         selected._versions, selected._gradients, selected._pending = [], [], PendingSteps()
         selected._concatenated = selected._inconsistency = selected._held_keys = None

@@ -110,14 +110,15 @@ class WatchResult:
 
         Args:
             beam_indices: (texts, steps) The row of the batch that each text was in at each step, −1 where it had ended:
-                the ``beam_indices`` of transformers' ``generate(..., return_dict_in_generate=True)``.
+                the ``beam_indices`` of transformers' ``generate(..., return_dict_in_generate=True)``. It has fewer
+                steps than were recorded if all texts had ended.
 
         Returns:
             Recording: With a batch of texts.
 
         Raises:
             InvalidType: If it is not a tensor.
-            InvalidArgument: If steps were not kept, or it has other rows or fewer steps.
+            InvalidArgument: If steps were not kept, or it has other rows or another number of steps.
         """
         every = self._recordings[-1] if self._recordings else {}
         of_texts = {key: recorder for key, recorder in every.items() if recorder.batch_axis is None}
@@ -125,15 +126,27 @@ class WatchResult:
         if not recorders or not all(recorder.num_calls for recorder in recorders):
             raise InvalidArgument("select_beams: the steps were not kept; watch a generation with keep_qk=True")
         batch = max(recorder.batch_size for recorder in recorders)
-        steps = max(recorder.num_calls for recorder in recorders)
+        steps = max(recorder.num_steps for recorder in recorders)
         with Checks() as checks:
             checks.tensor("beam_indices", beam_indices, "integer")
         shape, (low, high) = tuple(beam_indices.shape), beam_indices.aminmax() if beam_indices.numel() else (-2, 0)
-        if len(shape) != 2 or shape[1] < steps or low < -1 or high >= batch:
+        if len(shape) != 2 or low < -1 or high >= batch:
             raise InvalidArgument(
-                f"beam_indices: expected (texts, steps) indices from -1 to {batch - 1}, of at least {steps} steps, got "
-                f"{shape} from {int(low)} to {int(high)}"
+                f"beam_indices: expected (texts, steps) indices from -1 to {batch - 1}, got {shape} from {int(low)} to "
+                f"{int(high)}"
             )
+        missing = steps - shape[1]  # where the texts have ended before others
+        if missing < 0:
+            raise InvalidArgument(
+                f"beam_indices: expected at most {steps} steps, those of the last recording, got {shape[1]}; without a "
+                "KV cache each step is a recording: take result.recordings[step].select(row), with the row of a text"
+            )
+        if missing and any(recorder.num_more_for_prompt for recorder in recorders):
+            raise InvalidArgument(
+                f"beam_indices: expected {steps} steps, got {shape[1]}: it is not known which of the first calls read "
+                "the prompt; generate without prefill_chunk_size"
+            )
+        beam_indices = torch.nn.functional.pad(beam_indices, (0, missing), value=-1)
         selected: Recorders = {}
         for key, recorder in of_texts.items():
             beams = batch // recorder.batch_size  # an encoder reads each text once
