@@ -57,7 +57,7 @@ class ForwardPass:
         num_calls_at_entry: The number of attention calls when each of these began.
         num_softmaxes_at_entry: The number of softmaxes when each of these began.
         entries: How often each module was entered, by id.
-        recorded: The layers that were recorded, in order.
+        recorded: The layers that were recorded, in order, and the number of calls of each.
         num_calls: The number of attention calls.
         waiting: The calls that are recorded when it is known which recording the forward pass belongs to.
         num_softmaxes: The number of softmaxes, where torch's functions are intercepted.
@@ -78,7 +78,7 @@ class ForwardPass:
     padding: Mapping[AttentionKind, Tensor] = field(default_factory=dict[AttentionKind, Tensor])
     modules: list[nn.Module] = field(default_factory=list[nn.Module])
     entries: Counter[int] = field(default_factory=Counter[int])
-    recorded: dict[LayerKey, None] = field(default_factory=dict[LayerKey, None])
+    recorded: dict[LayerKey, int] = field(default_factory=dict[LayerKey, int])
     num_calls: int = 0
     waiting: list[LayerCall] = field(default_factory=list["LayerCall"])
     num_softmaxes: int = 0

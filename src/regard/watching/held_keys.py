@@ -25,6 +25,8 @@ class HeldKeys:
         self._key: Tensor | None = None
         self._scale = 0.0
         self._has_function = self._is_self_attention = False
+        self.attends_to_itself = False
+        """Whether the queries of the last call may be the last of its keys."""
 
     def hold(self, call: AttentionCall, cached: Tensor, continuation: Continuation | None) -> None:
         """Take the keys of a call, or what tells them apart."""
@@ -34,6 +36,7 @@ class HeldKeys:
             _, _, queries, keys = request.shape
             self._is_self_attention = queries == keys > 1 and not call.may_attend(0, keys - 1)
         self._is_self_attention |= continuation == "new_tokens"
+        self.attends_to_itself = continuation == "new_tokens" or request.shape[2] == request.shape[3]
         self._key = cached.detach().clone()
 
     def relate(

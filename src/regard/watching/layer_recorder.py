@@ -297,6 +297,10 @@ class LayerRecorder:
         """
         return None if self._held_keys is None else self._held_keys.relate(self.name, self.kind, call)
 
+    def is_step_of(self, queries: int) -> bool:
+        """Whether its last call may be attention of so many tokens to themselves and those before."""
+        return self._held_keys is not None and self._held_keys.attends_to_itself and self._valid[-1][1] == queries
+
     def is_continued_by(self, call: AttentionCall, *, compare_keys: bool = False) -> bool:
         """Whether a call continues this layer with new tokens, because the KV cache grew.
 

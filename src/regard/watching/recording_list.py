@@ -108,10 +108,24 @@ class RecordingList:
             if key[0] == each.key[0] and key[0] in self._joined:
                 recorder = self._recordings[-1][key]
                 continuation = recorder.relate(each.call)
+                if continuation == "new_queries" and not self._is_next_step(forward, key, each.call):
+                    continue
                 if continuation is not None:
+                    if continuation == "new_queries":
+                        self._set_cross(recorder, each.module)
                     forward.last_key = key
+                    forward.recorded[key] += 1
                     return recorder.add(each.call, continuation, fuses_output=each.fuses_output)
         return None
+
+    def _is_next_step(self, forward: ForwardPass, key: LayerKey, call: AttentionCall) -> bool:
+        """Whether a further call to the same keys in a forward pass is one of the next step, not another layer.
+
+        Where the tokens attend to themselves, too, that has had more steps.
+        """
+        recorders, queries = self._recordings[-1], call.query.shape[2]
+        others = (count for other, count in forward.recorded.items() if recorders[other].is_step_of(queries))
+        return max(others, default=forward.recorded[key] + 1) > forward.recorded[key]
 
     def _waits(self, forward: ForwardPass, each: LayerCall) -> bool:
         """Whether a later call of the forward pass must decide whether it is a further step.
@@ -135,8 +149,7 @@ class RecordingList:
         elif key in recorders and self._compares_keys(call):
             continuation = recorders[key].relate(call)
             if continuation == "new_queries":
-                recorders[key].kind = "cross"
-                self._kinds[id(each.module)] = "cross"
+                self._set_cross(recorders[key], each.module)
             elif continuation is None:  # a matrix of its own
                 key = self._as_own_layer(each, recorders).key
         elif key in recorders:
@@ -144,8 +157,11 @@ class RecordingList:
         if continuation is None:
             name, index = key
             recorders[key] = self._make_recorder(name, name if index == 1 else f"{name}#{index}", kind)
-        forward.recorded[key], forward.last_key = None, key
+        forward.recorded[key], forward.last_key = forward.recorded.get(key, 0) + 1, key
         return recorders[key].add(call, continuation, fuses_output=each.fuses_output)
+
+    def _set_cross(self, recorder: LayerRecorder, module: nn.Module) -> None:
+        recorder.kind = self._kinds[id(module)] = "cross"
 
     def _add_waiting(self, forward: ForwardPass) -> None:
         waiting, forward.waiting = forward.waiting, []
