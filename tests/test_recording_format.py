@@ -120,10 +120,11 @@ def test_weights_follow_from_what_is_in_the_file(recording, tmp_path):
 def test_the_specification_names_the_version_that_is_written(root):
     from regard.recordings.recording_file import VERSIONS
 
-    first, second = VERSIONS
+    first, second, third = VERSIONS
     text = (root / "docs/recording_file.md").read_text(encoding="utf-8")
-    assert f"`Recording.save` writes version {first}, or version {second} if" in " ".join(text.split())
-    assert re.search(rf"\| `version` \| the number {first}, or {second} if", text)
+    assert f"writes version {first}, version {second} if" in " ".join(text.split())
+    assert f"and version {third} if" in " ".join(text.split())
+    assert re.search(rf"\| `version` \| the number {first}; {second} if .*; {third} if", text)
 
 
 SAVE = """

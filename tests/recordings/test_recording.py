@@ -82,7 +82,7 @@ def whole(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda about: about.update(version=1), "expected a recording of version 4 or 5, got version 1"),
+        (lambda about: about.update(version=1), "expected a recording of version 4, 5 or 6, got version 1"),
         (
             lambda about: layer(about).update(kind="other"),
             "layer 'encoder.0': kind: expected one of encoder, decoder, cross, got 'other'",
@@ -102,8 +102,8 @@ def whole(tmp_path):
         (lambda about: about.update(layers=3), "damaged"),
         (lambda about: about.update(title=[1]), "title: expected a str"),
         (lambda about: about.update(more=1), "damaged"),
-        (lambda about: [1], "expected a recording of version 4 or 5"),
-        (lambda about: about.update(version=True), "expected a recording of version 4 or 5, got version True"),
+        (lambda about: [1], "expected a recording of version 4, 5 or 6"),
+        (lambda about: about.update(version=True), "expected a recording of version 4, 5 or 6, got version True"),
         (lambda about: layer(about).update(output_gradient={"tensor": "0"}), "damaged"),
         (
             lambda about: (about.update(version=5), layer(about).update(output_gradient={"tensor": "0"}))[0],

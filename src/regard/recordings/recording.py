@@ -135,8 +135,8 @@ class Recording:
             dtype: Dtype of queries, keys and values in the file, such as ``torch.float16``. Default: as they are.
 
         Raises:
-            InvalidArgument: If there are several sequences: select one; if a mask or a score holds an object that a
-                file cannot hold, or lacks an attribute for an argument of its constructor; or if a mask that is a
+            InvalidArgument: If there are several sequences, which are not windows or images of one: select one; if a
+                mask or a score holds an object that a file cannot hold, or lacks an attribute for an argument of its constructor; or if a mask that is a
                 function has more than 64 ranges of keys in a row.
             InvalidFile: If the file cannot be written.
         """

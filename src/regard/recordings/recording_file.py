@@ -33,11 +33,13 @@ from regard.ops.request import AttentionRequest, make_request
 from regard.ops.rules import Rule, class_by_id, class_id, registered
 from regard.ops.scores import Score, as_score
 from regard.ops.tree import subtrees
+from regard.recordings.batch_axis_fields import axis_fields, axis_from
 from regard.recordings.layer import Layer, LayerList, Numbers, require_one_sequence
 from regard.recordings.recording import Recording
 
-VERSION, VERSION_WITH_GRADIENTS = VERSIONS = (4, 5)
-"""Of the format: of recordings without gradients of weights, and with them. Later releases read both, too."""
+VERSION, VERSION_WITH_GRADIENTS, VERSION_WITH_ENTRIES = VERSIONS = (4, 5, 6)
+"""Of the format: of plain recordings, of those with gradients of weights, and of those with layers of several windows,
+images or tiles. Later releases read all of them, too."""
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 AXES = ("batch", "heads", "rows")
@@ -49,13 +51,14 @@ def save_recording(recording: Recording, path: str | os.PathLike[str], dtype: to
     path = as_path(path)
     if dtype is not None and dtype not in FLOATS:
         raise InvalidArgument(f"dtype: expected torch.float32, float16, bfloat16 or float64, got {short_repr(dtype)}")
-    require_one_sequence(recording.layers)
+    require_one_sequence(layer for layer in recording.layers if not _has_entries(layer))
     layers = [_layer_fields(layer, dtype) for layer in recording.layers]
     fields = {"title": recording.title, "model_name": recording.model_name, "texts": recording.texts, "layers": layers}
     if recording.image is not None:
         fields["image"] = recording.image
     tensors: dict[str, Tensor] = {}
-    version = VERSION_WITH_GRADIENTS if any("output_gradient" in layer for layer in layers) else VERSION
+    newer = (VERSION_WITH_ENTRIES, "batch_axis"), (VERSION_WITH_GRADIENTS, "output_gradient")
+    version = next((number for number, name in newer if any(name in layer for layer in layers)), VERSION)
     header = {"version": version, **{name: _encode(part, tensors, dtype) for name, part in fields.items()}}
     text = json.dumps(header)  # in ASCII: a token may hold half a surrogate pair, which UTF-8 cannot encode
     data = safetensors.save(tensors, {"regard": text, "checksum": checksum(text, tensors)})
@@ -74,6 +77,14 @@ def _reproducible_head(head: bytes) -> bytes:
     return len(head).to_bytes(8, "little") + head
 
 
+def _has_entries(layer: Layer) -> bool:
+    """Whether the batch of a layer is several windows, images or tiles of one sequence, or all windows of an image."""
+    axis = layer.batch_axis
+    if axis is None or not axis.is_known or axis.num_sequences != 1:
+        return False
+    return layer.weights.shape[0] > 1 or axis.windows is not None
+
+
 def _layer_fields(layer: Layer, dtype: torch.dtype | None) -> dict[str, Any]:
     weights, value, more = layer.weights.detach(), layer.value, {}
     if weights.grad is not None:
@@ -90,12 +101,18 @@ def _layer_fields(layer: Layer, dtype: torch.dtype | None) -> dict[str, Any]:
         "head_indices": None if layer.head_indices == tuple(range(layer.weights.shape[1])) else layer.head_indices,
         **more,
         **({"is_dense": True} if layer.is_dense else {}),
+        **({"batch_axis": axis_fields(layer.batch_axis)} if layer.batch_axis and _has_entries(layer) else {}),
     }
 
 
 def _layer(version: int, fields: dict[str, Any]) -> Layer:
     """The layer that was written."""
-    if version != VERSION_WITH_GRADIENTS or "output_gradient" not in fields:
+    if version >= VERSION_WITH_ENTRIES and "batch_axis" in fields:
+        fields["batch_axis"] = axis_from(fields["batch_axis"], fields["weights"].shape, fields["name"])
+    elif fields["weights"].shape[0] != 1:
+        batch, name = fields["weights"].shape[0], short_repr(fields["name"])
+        raise InvalidArgument(f"layer {name}: expected a batch of 1, or a batch_axis, got a batch of {batch}")
+    if version < VERSION_WITH_GRADIENTS or "output_gradient" not in fields:
         return Layer(**fields)
     gradient = fields.pop("output_gradient")
     layer, where = Layer(**fields), f"layer {short_repr(fields['name'])}: output_gradient"
@@ -140,7 +157,7 @@ def load(path: str | os.PathLike[str]) -> Recording:
         header = json.loads(text)
         version = header.get("version") if isinstance(header, dict) else None
         if isinstance(version, bool) or version not in VERSIONS:
-            known = " or ".join(map(str, VERSIONS))
+            known = f"{', '.join(map(str, VERSIONS[:-1]))} or {VERSIONS[-1]}"
             raise InvalidFile(f"{file}: expected a recording of version {known}, got version {short_repr(version)}")
         tensors = safetensors.load(data)
         if metadata.get("checksum") != checksum(text, tensors):
