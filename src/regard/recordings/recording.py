@@ -136,8 +136,8 @@ class Recording:
 
         Raises:
             InvalidArgument: If there are several sequences, which are not windows or images of one: select one; if a
-                mask or a score holds an object that a file cannot hold, or lacks an attribute for an argument of its constructor; or if a mask that is a
-                function has more than 64 ranges of keys in a row.
+                mask or a score holds an object that a file cannot hold, or lacks an attribute for an argument of its
+                constructor; or if a mask that is a function has more than 64 ranges of keys in a row.
             InvalidFile: If the file cannot be written.
         """
         from regard.recordings.recording_file import save_recording
