@@ -204,6 +204,7 @@ def test_what_is_written_has_the_fields_of_the_types(written):
             assert missing == {
                 *([] if layer["storage"] == "sketch" else ["mask"]),
                 *([] if layer["has_gradient"] else ["relevance"]),
+                *([] if layer.get("omits_gradient") else ["omits_gradient"]),
             }
     assert headers[0]["compare_with"]["alignments"]
     assert {layer["storage"] for header in headers for layer in header["layers"]} == {"dense", "sketch"}

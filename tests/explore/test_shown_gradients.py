@@ -216,6 +216,16 @@ def test_a_layer_without_a_gradient_shows_its_weights_and_says_so(open_page):
     assert page.locator("#show option").all_text_contents() == ["weights", "gradient", "gradient × weight"]
 
 
+def test_a_file_of_a_long_text_says_how_to_see_its_gradients(open_page):
+    long, short = recording_of(LONG, layers=1), recording_of(LONG[:20], layers=1).layers[0].replace(name="short")
+    page = open_page(Recording("t", "m", (long.layers[0], short)), "#layer=decoder.0&head=0")
+    note = "This file has no gradients of a text this long. Save the recording, recording.save(path): regard serve path"
+    assert note in page.locator(".legend-notes").text_content()
+    page = open_page(Recording("t", "m", (long.layers[0], short)), "#layer=short&head=0&show=gradient")
+    assert note not in page.locator(".legend-notes").text_content()
+    assert page.locator(".legend-title").text_content().startswith("Gradient")
+
+
 def test_a_gradient_that_waits_for_its_backward_pass_is_none(open_page):
     recording = recording_of()
     for layer in recording.layers:

@@ -102,9 +102,11 @@ def _pack(recording: Recording, name: str) -> tuple[PageHeader, list[bytes]]:
         small = data.pooled(THUMBNAIL)
         thumbnails[str(number)] = quantize_thumbnail(small.blocks, small.allowed)
         vectors = qkv(layer) if has_qkv else {}
-        gradient = gradient_of(layer) if plan is None else None
-        header["layers"][number]["has_gradient"] = gradient is not None
-        if gradient is not None:
+        gradient = gradient_of(layer)
+        header["layers"][number]["has_gradient"] = gradient is not None and plan is None
+        if gradient is not None and plan is not None:
+            header["layers"][number]["omits_gradient"] = True
+        elif gradient is not None:
             data.tensors.update(quantize_gradient(gradient.dense()[0]))
         if plan is None and vectors and header["layers"][number]["score"] is None:  # the page computes exact weights
             del data.tensors["key_order"], data.tensors["query_order"]

@@ -99,6 +99,8 @@ class LayerHeader(TypedDict):
     """Shapes of query, key and value where the page holds them, each (heads, tokens, features)."""
     has_gradient: NotRequired[bool]
     """Whether the page has the gradient of the weights, or the server sends it."""
+    omits_gradient: NotRequired[bool]
+    """True if the recording has the gradient, but this file does not, because not all weights are in it either."""
     relevance: NotRequired[int]
     """Index of the layer whose block has the relevance of this layer's part of the model; missing if there is none."""
 

@@ -13,7 +13,7 @@ import { relevanceHead, signedHeads } from "#data/signed_heads.js";
  * @typedef {{name: string, num_tokens: number, ranges: [first: number, last: number][] | null, shares: number[]}} Segment  See page_format.py.
  * @typedef {{name: string, kind: Kind, heads: number[], queries: number, keys: number, scale: number, score: string | null,
  *   has_sinks: boolean, scores: Record<string, (number | null)[]>, segments: Segment[], thumbnail: number[], storage: "dense" | "sketch" | "remote",
- *   levels: number[], mask?: "none" | "runs" | "unknown", qkv: number[][], has_gradient: boolean, relevance?: number}} LayerHeader
+ *   levels: number[], mask?: "none" | "runs" | "unknown", qkv: number[][], has_gradient: boolean, omits_gradient?: boolean, relevance?: number}} LayerHeader
  *   See page_format.py.
  * @typedef {{features: number, values: Float32Array}} Vectors  Of every token, one after the other.
  */

@@ -84,10 +84,12 @@ function rescaleBox(store) {
 function notes(recording, store) {
   const place = element("div", { class: "legend-notes" });
   store.subscribe(({ layer, hide, rescale, mergeWords, show }) => {
-    const { isDense, isRemote } = recording.layers[layer];
+    const { isDense, isRemote, header } = recording.layers[layer];
     const shown = recording.layers[layer].shown(show);
     const isRescaled = hide.length > 0 && rescale && shown === "weights";
     const sentences = [
+      header.omits_gradient &&
+        "This file has no gradients of a text this long. Save the recording, recording.save(path): regard serve path shows them.",
       show !== shown && `This layer has no ${WORDINGS[show].option} here, so its weights are shown.`,
       shown !== "weights" && "Text, Matrix and the lists show it; the small maps and the other views show weights.",
       shown === "relevance" &&
