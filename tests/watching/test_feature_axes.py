@@ -201,6 +201,20 @@ def test_projections(how):
         watched(ProjectedAttention(heads_attend, PROJECTIONS[how]), inputs(HEADS, HEADS, HEADS * WIDTH))
 
 
+def test_keys_from_a_buffer():
+    """Those of a static KV cache: nothing is known of them, but of the queries."""
+
+    def call(query, key, value):
+        buffer = torch.zeros(2, HEADS, 9, HEADS, WIDTH)
+        for place, part in enumerate((key, value)):
+            buffer[place, :, :HEADS] = part
+        return merged(query, *buffer[:, :, :HEADS], (0, 2), True)
+
+    module = Projected(call)
+    (layer,) = watched(Outer(module), inputs(HEADS, HEADS, HEADS * WIDTH)).layers
+    torch.testing.assert_close(layer.weights.dense(), module.weights)
+
+
 def test_as_many_heads_as_tokens_without_a_projection_are_refused():
     class OwnAttention(nn.Module):
         num_heads = 4

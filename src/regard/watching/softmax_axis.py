@@ -81,9 +81,10 @@ def other_axis(axes: ProductAxes, module: nn.Module, inputs: Sequence[Size]) -> 
     The features of the axes say it, if they are known; else their sizes.
     """
     count, keys, rows = head_count(module), axes.sizes[axes.keys], [axes.sizes[axis] for axis in axes.rows]
-    if axes.rows and all(axes.features[axis] == "f" for axis in (axes.keys, *axes.rows)):
+    features = {axes.features[axis] for axis in (axes.keys, *axes.rows)}
+    if axes.rows and features == {"f"}:
         return "has a softmax over heads or channels, not over keys"
-    if rows != [keys] or axes.features[axes.keys] == "t":
+    if rows != [keys] or "t" in features:  # both are tokens if one is
         return ""
     if axes.is_matrix and not axes.shared and not axes.has_roles and keys == count:
         return "has a softmax over heads, not over keys"
