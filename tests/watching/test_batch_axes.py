@@ -199,7 +199,9 @@ def test_windows_of_several_images(tmp_path):
     with pytest.raises(
         InvalidArgument, match=r"but encoder\S+ has 4 windows of it; select one with recording\.select\(0, e"
     ):
-        image.save(tmp_path / "image.regard")
+        regard.show(image, tmp_path / "image.html")
+    image.save(tmp_path / "image.regard")
+    assert regard.load(tmp_path / "image.regard").layers[0].batch_axis == image.layers[0].batch_axis
     window = result.recording.select(1, entry=2)
     window.save(tmp_path / "window.regard")
     assert regard.load(tmp_path / "window.regard").layers[1].key_tokens == window.layers[1].key_tokens
