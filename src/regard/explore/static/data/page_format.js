@@ -18,11 +18,17 @@ export const THUMBNAIL_WEIGHTS = Float32Array.from({ length: 256 }, (_, code) =>
 );
 
 /** Decode and inflate a block of the page. @param {string} base64 @returns {Promise<ArrayBuffer>} */
-export function inflateBase64(base64) {
+export const inflateBase64 = (base64) => inflate(bytesOfBase64(base64));
+
+/** @param {string} base64 @returns {Uint8Array<ArrayBuffer>} */
+export function bytesOfBase64(base64) {
+  /** @type {{fromBase64?: (text: string) => Uint8Array<ArrayBuffer>}} */
+  const { fromBase64 } = /** @type {any} */ (Uint8Array);
+  if (fromBase64) return fromBase64(base64); // ten times as fast; browsers have it since 2025
   const text = atob(base64.trim());
   const bytes = new Uint8Array(text.length); // Uint8Array.from with a function takes ten times as long
   for (let index = 0; index < text.length; index++) bytes[index] = text.charCodeAt(index);
-  return inflate(bytes);
+  return bytes;
 }
 
 /** @param {Uint8Array<ArrayBuffer>} bytes @returns {Promise<ArrayBuffer>} */

@@ -1,6 +1,6 @@
 // The page's side of the worker.
 
-import { inflateBase64 } from "#data/page_format.js";
+import { bytesOfBase64, inflateBase64 } from "#data/page_format.js";
 
 /**
  * @import { ModelHeader, Translated } from '#model/translator.js'
@@ -10,10 +10,8 @@ import { inflateBase64 } from "#data/page_format.js";
 /** The bytes of an inert block. @param {Document} page @param {string} id */
 function takeBytes(page, id) {
   const element = page.getElementById(id);
-  const text = atob(element?.textContent?.trim() ?? "");
+  const bytes = bytesOfBase64(element?.textContent ?? "");
   element?.remove(); // to free its memory
-  const bytes = new Uint8Array(text.length);
-  for (let index = 0; index < text.length; index++) bytes[index] = text.charCodeAt(index);
   return bytes;
 }
 

@@ -103,31 +103,37 @@ export class Attention {
 
   /** The weights (heads, keys) of a query; their sums of values go into `result`. @param {Float32Array} query @param {Track} track @param {number} count @param {Float32Array} result */
   attendRow(query, { keys, values }, count, result) {
-    const { size } = this;
-    const weights = new Float32Array(this.heads * count);
-    for (let head = 0; head < this.heads; head++) {
-      const [own, other] = [head * size, Math.floor(head / this.shared) * size];
-      const row = weights.subarray(head * count, (head + 1) * count);
-      for (let key = 0; key < count; key++) {
+    const { heads, shared, size } = this;
+    const scale = 1 / Math.sqrt(size);
+    const weights = new Float32Array(heads * count);
+    for (let key = 0; key < count; key++) {
+      const vector = keys[key];
+      for (let head = 0; head < heads; head++) {
+        const [own, other] = [head * size, Math.floor(head / shared) * size];
         let product = 0;
-        for (let at = 0; at < size; at++) product += query[own + at] * keys[key][other + at];
-        row[key] = product / Math.sqrt(size);
+        for (let at = 0; at < size; at++) product += query[own + at] * vector[other + at];
+        weights[head * count + key] = product * scale;
       }
-      softmax(row);
-      for (let key = 0; key < count; key++) {
-        for (let at = 0; at < size; at++) result[own + at] += row[key] * values[key][other + at];
+    }
+    for (let head = 0; head < heads; head++) softmax(weights, head * count, (head + 1) * count);
+    for (let key = 0; key < count; key++) {
+      const vector = values[key];
+      for (let head = 0; head < heads; head++) {
+        const [own, other] = [head * size, Math.floor(head / shared) * size];
+        const weight = weights[head * count + key];
+        for (let at = 0; at < size; at++) result[own + at] += weight * vector[other + at];
       }
     }
     return weights;
   }
 }
 
-/** @param {Float32Array} row */
-function softmax(row) {
-  const largest = row.reduce((a, b) => Math.max(a, b), -Infinity);
-  let sum = 0;
-  for (let at = 0; at < row.length; at++) sum += row[at] = Math.exp(row[at] - largest);
-  for (let at = 0; at < row.length; at++) row[at] /= sum;
+/** Of the numbers from a place to another. @param {Float32Array} numbers @param {number} start @param {number} end */
+function softmax(numbers, start, end) {
+  let [largest, sum] = [-Infinity, 0];
+  for (let at = start; at < end; at++) largest = Math.max(largest, numbers[at]);
+  for (let at = start; at < end; at++) sum += numbers[at] = Math.exp(numbers[at] - largest);
+  for (let at = start; at < end; at++) numbers[at] /= sum;
 }
 
 /** @type {Record<string, (x: number) => number>} */

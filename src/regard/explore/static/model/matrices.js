@@ -32,13 +32,10 @@ export class Matrices {
         values,
       },
     ] of Object.entries(stored)) {
-      const target = new Uint32Array(buffer, 4 * start, values.length / width);
-      for (let plane = 0; plane < width; plane++) {
-        const [first, shift] = [plane * target.length, 8 * (4 - width + plane)];
-        for (let at = 0; at < target.length; at++) target[at] |= values[first + at] << shift;
-      }
-      this.tensors.set(name, { values: new Float32Array(buffer, 4 * start, target.length), shape });
-      start += target.length;
+      const count = values.length / width;
+      joinPlanes(new Uint32Array(buffer, 4 * start, count), values, width);
+      this.tensors.set(name, { values: new Float32Array(buffer, 4 * start, count), shape });
+      start += count;
     }
     for (const [name, other] of Object.entries(tied)) this.tensors.set(name, this.get(other));
   }
@@ -70,7 +67,10 @@ export class Matrices {
       if (this.product && inner % MULTIPLE === 0) this.multiplyFast(part, linear, result);
       else multiplyPlain(part, linear, result);
     }
-    if (bias) for (let at = 0; at < y.length; at++) y[at] += bias[at % outer];
+    if (bias) {
+      for (let start = 0; start < y.length; start += outer)
+        for (let at = 0; at < outer; at++) y[start + at] += bias[at];
+    }
     return y;
   }
 
@@ -80,6 +80,15 @@ export class Matrices {
     const start = this.x.byteOffset;
     this.product?.(start, start + x.byteLength, weight.byteOffset, this.y.byteOffset, 4 * inner, 4 * outer);
     result.set(this.y.subarray(0, (x.length / inner) * outer));
+  }
+}
+
+/** Float32 from byte planes, the lowest bytes first, of which the lowest two may be missing. @param {Uint32Array} target @param {Tensor["values"]} planes @param {number} width */
+function joinPlanes(target, planes, width) {
+  const [low, high] = [(width - 2) * target.length, (width - 1) * target.length];
+  for (let at = 0; at < target.length; at++) target[at] = (planes[low + at] << 16) | (planes[high + at] << 24);
+  if (width === 4) {
+    for (let at = 0; at < target.length; at++) target[at] |= planes[at] | (planes[target.length + at] << 8);
   }
 }
 

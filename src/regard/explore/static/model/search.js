@@ -6,28 +6,28 @@
  * @typedef {{score: number, row: number, token: number}} Candidate
  */
 
-/** Log-probabilities; −∞ for tokens that are never generated. @param {Float32Array} logits @param {number[]} suppressed */
-function logProbabilities(logits, suppressed) {
-  const largest = logits.reduce((a, b) => Math.max(a, b), -Infinity);
-  let sum = 0;
-  for (let at = 0; at < logits.length; at++) sum += Math.exp(logits[at] - largest);
-  const shift = largest + Math.log(sum);
-  const result = logits.map((logit) => logit - shift);
-  for (const token of suppressed) result[token] = -Infinity;
-  return result;
+/** What to subtract from logits for log-probabilities. @param {Float32Array} logits */
+function logSumExp(logits) {
+  let [largest, sum] = [-Infinity, 0];
+  for (let token = 0; token < logits.length; token++) largest = Math.max(largest, logits[token]);
+  for (let token = 0; token < logits.length; token++) sum += Math.exp(logits[token] - largest);
+  return largest + Math.log(sum);
 }
 
-/** The best candidates of one row. @param {Float32Array} values @param {number} count @param {number} row @param {number} total  Score of the row. */
-function best(values, count, row, total) {
+/** The best candidates of one row, without tokens that are never generated. @param {Float32Array} logits @param {number[]} suppressed @param {number} count @param {number} row @param {number} total  Score of the row. */
+function best(logits, suppressed, count, row, total) {
+  const shift = total - logSumExp(logits);
+  let lowest = -Infinity;
   /** @type {Candidate[]} */
   const found = [];
-  for (let token = 0; token < values.length; token++) {
-    const score = total + values[token];
-    if (found.length === count && score <= found[count - 1].score) continue;
+  for (let token = 0; token < logits.length; token++) {
+    const score = logits[token] + shift;
+    if (score <= lowest || suppressed.includes(token)) continue;
     let place = found.length;
     while (place > 0 && found[place - 1].score < score) place--;
     found.splice(place, 0, { score, row, token });
     if (found.length > count) found.pop();
+    if (found.length === count) lowest = found[count - 1].score;
   }
   return found;
 }
@@ -48,7 +48,7 @@ export async function beamSearch(model, source, { beam, maxTokens, pause }) {
     await pause();
     const logits = model.step(inputs, states);
     const candidates = logits
-      .flatMap((row, index) => best(logProbabilities(row, [pad, bos]), 2 * beam, index, scores[index]))
+      .flatMap((row, index) => best(row, [pad, bos], 2 * beam, index, scores[index]))
       .sort((a, b) => b.score - a.score)
       .slice(0, 2 * beam);
     const ended = candidates.slice(0, beam).filter(({ token }) => token === eos);
