@@ -72,7 +72,7 @@ def test_typed_sentences_are_translated_and_shown(open_playground, translator, p
     weights = recording.layers["cross.2"].weights.dense()[0, 5]
     strongest = cells.first.locator(".value").text_content()
     assert float(strongest) == pytest.approx(float(weights.max()), abs=1e-3)
-    page.wait_for_function("() => location.hash.includes('text=')")
+    page.wait_for_function("() => location.hash.includes('text=The+cat')")
     assert parse_qs(page.evaluate("location.hash.slice(1)"))["text"] == ["The cat is small."]
 
 

@@ -24,7 +24,7 @@ import { initialViews, mountViews, VIEWS } from "#views/index.js";
  * @import { Recording } from '#data/recording.js'
  * @import { Store } from '#state/store.js'
  * @import { Fields } from '#state/url.js'
- * @typedef {{recording: Recording, store: Store, isCurrent: boolean}} Shown
+ * @typedef {{recording: Recording, store: Store, end: AbortController}} Shown
  */
 
 const find = (/** @type {string} */ id) => /** @type {HTMLElement} */ (document.getElementById(id));
@@ -50,9 +50,9 @@ const greedy = element("input", { type: "checkbox", id: "live-greedy" });
 
 const PAUSE = 300; // ms; browsers refuse an address that changes with every key stroke
 
-let addressTimer = 0;
 /** @type {Shown | null} */
 let shown = null;
+let opened = location.hash; // the address that the next recording opens with, or else the state of the one before
 
 function mountForm() {
   const heading = element("h1", {}, element("label", { for: "live-text" }, "Type a sentence"));
@@ -83,7 +83,7 @@ async function translate() {
     output.textContent = result ? escapeInvisible(result.translation) : "";
     notice.textContent = noticeOf(result);
     if (result) show(new LiveRecording(model, text, result), { text, greedy: greedy.checked });
-    else mainElement().hidden = true;
+    else end();
   } catch (error) {
     notice.textContent = `This browser cannot run the model: ${error instanceof Error ? error.message : error}`;
   }
@@ -102,22 +102,29 @@ function noticeOf(result) {
 
 /** Mount all views on a recording, in the state of those before. @param {Recording} recording @param {{text: string, greedy: boolean}} typed */
 function show(recording, typed) {
-  const before = shown ? toFragment({ ...shown.store.get(), ...typed }, shown.recording, fields) : location.hash;
-  const store = createStore({ ...fromFragment(before, recording, fields), ...typed });
-  if (shown) shown.isCurrent = false;
-  const current = { recording, store, isCurrent: true };
-  shown = current;
+  const before = opened || !shown ? opened : toFragment(shown.store.get(), shown.recording, fields);
+  opened = "";
+  end();
+  const page = new AbortController();
+  const store = createStore({ ...fromFragment(before, recording, fields), ...typed }, page.signal);
+  shown = { recording, store, end: page };
   const { scrollX, scrollY } = window;
   mainElement().replaceWith(emptyMain.cloneNode(true));
   find("theme").replaceWith(emptyTheme.cloneNode());
   arrange();
   mountPage(recording, store);
   window.scrollTo(scrollX, scrollY);
-  bindAddress(store, recording, fields, placeOf(current));
-  clearTimeout(addressTimer);
-  addressTimer = setTimeout(() => {
-    if (current.isCurrent) history.replaceState(null, "", `#${toFragment(store.get(), recording, fields)}`);
+  const timer = setTimeout(() => {
+    history.replaceState(null, "", `#${toFragment(store.get(), recording, fields)}`);
+    bindAddress(store, recording, fields);
   }, PAUSE);
+  page.signal.addEventListener("abort", () => clearTimeout(timer));
+}
+
+/** Nothing of what is on the page is that of the text any more. */
+function end() {
+  shown?.end.abort();
+  mainElement().hidden = true;
 }
 
 /** @param {Recording} recording @param {Store} store */
@@ -134,28 +141,14 @@ function mountPage(recording, store) {
   new View(find("details"), recording, units).mount(mountDetails);
 }
 
-/** The window, for what is shown until something else is. @param {Shown} current @returns {any} */
-function placeOf(current) {
-  const ifCurrent =
-    (/** @type {(...change: any[]) => void} */ write) =>
-    (/** @type {any[]} */ ...change) => {
-      if (current.isCurrent) write.apply(history, change);
-    };
-  return {
-    location,
-    history: { replaceState: ifCurrent(history.replaceState), pushState: ifCurrent(history.pushState) },
-    addEventListener: () => {}, // `follow` is for all
-  };
-}
-
-/** Another address of this page. */
-function follow() {
-  const parameters = new URLSearchParams(location.hash.slice(1));
+/** Another address of this page. @param {HashChangeEvent} event */
+function follow({ newURL }) {
+  const { hash } = new URL(newURL);
+  const parameters = new URLSearchParams(hash.slice(1));
   const text = parameters.get("text") ?? model.example;
   const isGreedy = parameters.get("greedy") === "1";
-  const isSame = text === input.value && isGreedy === greedy.checked;
-  if (shown) shown.store.set(fromFragment(location.hash, shown.recording, fields));
-  if (isSame) return;
+  if (text === input.value && isGreedy === greedy.checked) return; // `bindAddress` follows
+  opened = hash;
   input.value = text;
   greedy.checked = isGreedy;
   translate();

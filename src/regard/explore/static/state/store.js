@@ -11,15 +11,17 @@
  *   palette: string, hide: string[], rescale: boolean, show: string, mergeWords: boolean, sort: string, looksAt: string, minScore: number, theme: string,
  *   hover: Hover | null, [field: string]: any}} State
  *   `tokens` are selected until others are; `hover` is what the pointer or the keyboard is at. Views add fields of their own.
- * @typedef {{get(): State, set(change: Partial<State>): void, subscribe(listener: (state: State, before: State) => void): void}} Store
+ * @typedef {{signal: AbortSignal, get(): State, set(change: Partial<State>): void, subscribe(listener: (state: State, before: State) => void): void}} Store
+ *   `signal` is aborted when the page shows something else: then nothing outside may hold a listener of what was mounted.
  */
 
-/** @param {State} initial @returns {Store} */
-export function createStore(initial) {
+/** @param {State} initial @param {AbortSignal} signal @returns {Store} */
+export function createStore(initial, signal = new AbortController().signal) {
   let state = initial;
   /** @type {((state: State, before: State) => void)[]} */
   const listeners = [];
   return {
+    signal,
     get: () => state,
     /** Change some fields and call every listener with the state and the one before. */
     set(change) {

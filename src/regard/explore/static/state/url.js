@@ -194,11 +194,14 @@ export function bindAddress(store, recording, fields, place = window) {
     clearTimeout(timer);
     timer = setTimeout(writeStep, PAUSE);
   });
-  place.addEventListener("hashchange", ({ newURL }) => {
+  const { signal } = store;
+  signal.addEventListener("abort", () => clearTimeout(timer));
+  const follow = (/** @type {HashChangeEvent} */ { newURL }) => {
     // Not the location's hash: a change that waited may have been written between the navigation and this event.
     store.set(fromFragment(new URL(newURL).hash, recording, fields));
     write();
-  });
+  };
+  place.addEventListener("hashchange", follow, { signal });
   if (place.location.hash) write(); // without what the link named and is not here
 }
 

@@ -18,6 +18,7 @@ export function wordStore(store, recording) {
     return to;
   };
   return {
+    signal: store.signal,
     get: () => translate(store.get()),
     set: (change) => store.set(toTokens(change, store.get(), recording)),
     subscribe: (listener) =>

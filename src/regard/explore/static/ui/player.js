@@ -8,8 +8,9 @@ const INTERVAL = 800; // ms for a step, while it plays
 /** @typedef {{count(): number, current(): number, go(step: number): void}} Steps */
 
 export class Player {
-  /** @param {Steps} steps */
-  constructor(steps) {
+  /** @param {Steps} steps @param {AbortSignal} signal  Aborted when it is no longer on the page. */
+  constructor(steps, signal) {
+    signal.addEventListener("abort", () => this.stop());
     this.steps = steps;
     this.timer = 0;
     this.slider = element("input", { type: "range", min: "0", step: "1", "aria-label": "Step" });

@@ -19,7 +19,8 @@ export function mountTheme(place, store) {
     element("fieldset", { class: "theme" }, element("legend", { class: "visually-hidden" }, "Theme"), ...labels),
   );
   for (const input of inputs) input.addEventListener("change", () => store.set({ theme: input.value }));
-  system.addEventListener("change", () => store.set({})); // canvases have no style sheet: they are drawn again
+  const { signal } = store;
+  system.addEventListener("change", () => store.set({}), { signal }); // canvases have no style sheet: they are drawn again
   store.subscribe((state) => {
     document.documentElement.dataset.theme = themeOf(state);
     for (const input of inputs) input.checked = input.value === state.theme;

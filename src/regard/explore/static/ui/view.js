@@ -41,7 +41,9 @@ export class View {
       if (this.isOpen()) this.loadLayers();
       this.schedulePaint();
     });
-    new ResizeObserver(() => this.schedulePaint()).observe(this.place);
+    const paint = () => this.schedulePaint();
+    new ResizeObserver(paint).observe(this.place);
+    window.addEventListener("resize", paint, { signal: this.signal }); // some views are no higher than the window
     return painter;
   }
 
@@ -63,6 +65,11 @@ export class View {
   get unit() {
     if (this.unitName === "either") return this.units.current();
     return this.unitName === "word" ? this.units.words : this.units.tokens;
+  }
+
+  /** Aborted when the view is no longer on the page. */
+  get signal() {
+    return this.units.store.signal;
   }
 
   /** The store as this view sees it: positions are of tokens or of words. */

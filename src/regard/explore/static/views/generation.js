@@ -37,11 +37,12 @@ class GenerationView {
   /** @param {HTMLElement} place @param {View} view */
   constructor(place, view) {
     this.view = view;
-    this.player = new Player({
+    const steps = {
       count: () => this.steps.decoder.queries.length,
       current: () => this.step,
-      go: (step) => this.go(step),
-    });
+      go: (/** @type {number} */ step) => this.go(step),
+    };
+    this.player = new Player(steps, view.signal);
     this.note = element("p", { class: "note" });
     this.source = new GeneratedText();
     this.text = new GeneratedText();

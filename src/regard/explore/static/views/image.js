@@ -205,7 +205,7 @@ class ImageView {
   }
 
   listen() {
-    const { canvas, view } = this;
+    const { canvas } = this;
     canvas.addEventListener("pointermove", (event) => {
       const index = this.patchAt(event);
       if (this.layout && index !== this.pointed) this.point(index);
@@ -225,7 +225,6 @@ class ImageView {
     canvas.addEventListener("keydown", (event) => {
       if (this.layout && this.press(event, this.layout.grid)) event.preventDefault();
     });
-    window.addEventListener("resize", () => view.schedulePaint()); // the image is no higher than the window
   }
 
   /** @param {KeyboardEvent} event @param {PatchGrid} grid @returns {boolean} whether the key means something */

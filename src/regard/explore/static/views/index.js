@@ -24,7 +24,7 @@ export function initialViews({ compareWith, texts }) {
 }
 
 /**
- * Mount the views that a recording has, each with a button that opens and closes it.
+ * The views that a recording has, each with a button that opens and closes it; a view is mounted when it is opened first.
  * @param {HTMLElement} place @param {import("#data/recording.js").Recording} recording @param {import("#state/unit.js").Units} units
  * @param {(definition: ViewDefinition, view: View, painter: Painter) => Node | string} tools  What to put at the end of a view's heading.
  */
@@ -44,7 +44,6 @@ export function mountViews(place, recording, units, tools) {
       showsGradients: definition.showsGradients,
       isOpen: () => store.get().views.includes(name),
     });
-    heading.append(tools(definition, view, view.mount(definition.mount)));
     buttons.append(button);
     button.addEventListener("click", () => {
       const { views } = store.get();
@@ -53,6 +52,7 @@ export function mountViews(place, recording, units, tools) {
     });
     store.subscribe(({ views }) => {
       section.hidden = !views.includes(name);
+      if (!section.hidden && !view.painter) heading.append(tools(definition, view, view.mount(definition.mount)));
       button.setAttribute("aria-pressed", String(views.includes(name)));
     });
   }

@@ -61,7 +61,6 @@ class MatrixView {
     this.drag = null;
     this.listenToPointer();
     this.listenToKeyboard();
-    window.addEventListener("resize", () => view.schedulePaint());
   }
 
   buildTools() {
