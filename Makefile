@@ -22,6 +22,7 @@ demo: .venv/installed
 	@$(BIN)/regard show "The animal didn't cross the street because it was too tired."
 	@$(BIN)/python -c 'from pathlib import Path; \
 		print("Where does “it” look?", Path("attention.html").resolve().as_uri() + "#$(IT)")'
+	@$(BIN)/regard playground
 
 test: check
 	$(BIN)/pytest $(PARALLEL)
