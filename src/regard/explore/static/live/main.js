@@ -1,7 +1,9 @@
-// The playground: a text that the reader types, its translation, and the views on what the model computed for it.
+// The playground: a text that the reader types, what the model makes of it, and the views on what it computed.
 
 import { exportButtons } from "#export/buttons.js";
+import { Form } from "#live/form.js";
 import { LiveRecording } from "#live/recording.js";
+import { readTyped, requestOf, typedFields } from "#live/typed.js";
 import { ModelClient } from "#model/client.js";
 import { createStore } from "#state/store.js";
 import { Units } from "#state/unit.js";
@@ -17,13 +19,14 @@ import { mountOptions } from "#ui/options.js";
 import { mountTheme } from "#ui/theme.js";
 import { View } from "#ui/view.js";
 import { mountWordsButton } from "#ui/words_button.js";
-import { initialViews, mountViews, VIEWS } from "#views/index.js";
+import { mountViews, VIEWS } from "#views/index.js";
 
 /**
  * @import { PlaygroundHeader } from '#live/recording.js'
+ * @import { Typed } from '#live/typed.js'
  * @import { Recording } from '#data/recording.js'
+ * @import { Computed } from '#model/computed.js'
  * @import { Store } from '#state/store.js'
- * @import { Fields } from '#state/url.js'
  * @typedef {{recording: Recording, store: Store, end: AbortController}} Shown
  */
 
@@ -35,73 +38,46 @@ const mainElement = () => /** @type {HTMLElement} */ (document.querySelector("ma
 const emptyMain = mainElement().cloneNode(true);
 const emptyTheme = find("theme").cloneNode();
 const arrange = mountLayout(find);
-
-/** @type {Fields} */
-const fields = {
-  ...fieldsOf(VIEWS, initialViews),
-  text: { initial: model.example, write: (text) => text, read: (text) => text },
-  greedy: { initial: false, write: (on) => (on ? "1" : null), read: (text) => text === "1" },
-};
-
-const input = element("textarea", { id: "live-text", rows: 2, dir: "auto", spellcheck: "false", autocomplete: "off" });
-const output = element("output", { id: "live-translation", for: "live-text", dir: "auto" });
-const notice = element("p", { class: "note", id: "live-notice", role: "status" });
-const greedy = element("input", { type: "checkbox", id: "live-greedy" });
+const own = typedFields(model);
+const initialViews = (/** @type {Recording} */ { compareWith }) => [
+  "text",
+  "matrix",
+  ...(compareWith ? ["compare"] : []),
+];
+const fields = { ...fieldsOf(VIEWS, initialViews), ...own };
 
 const PAUSE = 300; // ms; browsers refuse an address that changes with every key stroke
 
+let typed = readTyped(location.hash, own);
 /** @type {Shown | null} */
 let shown = null;
 let opened = location.hash; // the address that the next recording opens with, or else the state of the one before
+const form = new Form(model, typed, (change) => run({ ...typed, ...change }));
 
-function mountForm() {
-  const heading = element("h1", {}, element("label", { for: "live-text" }, "Type a sentence"));
-  const search = element(
-    "label",
-    { class: "note" },
-    greedy,
-    " Only the most probable token at each step (greedy search)",
-  );
-  find("model").textContent = escapeInvisible(model.name);
-  find("title").replaceWith(element("form", { class: "live" }, heading, input, output, search, notice));
-  find("texts").remove();
-  const parameters = new URLSearchParams(location.hash.slice(1));
-  input.value = parameters.get("text") ?? model.example;
-  greedy.checked = parameters.get("greedy") === "1";
-  input.addEventListener("input", translate);
-  greedy.addEventListener("change", translate);
-}
-
-/** Translate what is typed, and show it unless something else was typed in the meantime. */
-async function translate() {
-  const text = input.value;
-  output.classList.add("outdated");
+/** Compute what is asked for, and show it unless something else was asked for in the meantime. @param {Typed} asked */
+async function run(asked) {
+  typed = asked;
+  form.update(typed);
   try {
-    const { result } = await client.translate(text, greedy.checked ? 1 : model.beam);
+    const { result, changed = null } = await client.run(requestOf(typed, model));
     if (result === undefined) return;
-    output.classList.remove("outdated");
-    output.textContent = result ? escapeInvisible(result.translation) : "";
-    notice.textContent = noticeOf(result);
-    if (result) show(new LiveRecording(model, text, result), { text, greedy: greedy.checked });
+    form.show(result, changed);
+    if (result) show(recordingOf(result, changed));
     else end();
   } catch (error) {
-    notice.textContent = `This browser cannot run the model: ${error instanceof Error ? error.message : error}`;
+    form.fail(error);
   }
 }
 
-/** @param {import("#model/translator.js").Translated | null} result */
-function noticeOf(result) {
-  if (!result) return "Nothing to translate yet.";
-  const count = result.source.length - 1;
-  const parts = [
-    ...(result.truncated ? [`Only the first ${count} tokens of this text are translated.`] : []),
-    ...(result.finished ? [] : ["The translation is cut: the model did not end it."]),
-  ];
-  return parts.join(" ");
+/** @param {Computed} result @param {Computed | null} changed */
+function recordingOf(result, changed) {
+  const recording = new LiveRecording(model, typed.text, changed ?? result);
+  if (changed) recording.compare(new LiveRecording(model, typed.text, result));
+  return recording;
 }
 
-/** Mount all views on a recording, in the state of those before. @param {Recording} recording @param {{text: string, greedy: boolean}} typed */
-function show(recording, typed) {
+/** Mount all views on a recording, in the state of those before. @param {Recording} recording */
+function show(recording) {
   const before = opened || !shown ? opened : toFragment(shown.store.get(), shown.recording, fields);
   opened = "";
   end();
@@ -133,27 +109,28 @@ function mountPage(recording, store) {
   const aside = element("div"); // for what the form shows
   mountTheme(find("theme"), store);
   mountHeader((id) => (["title", "texts", "model"].includes(id) ? aside : find(id)), recording, store);
+  find("sides").textContent =
+    "Compare shows the changed model (A) and the model as it is (B); all other views show the changed one.";
   mountHeadGrid(find("overview"), recording, units);
   mountLegend(find("legend"), recording, units);
   mountOptions(find("legend"), recording, store);
   const buttons = mountViews(find("views"), recording, units, exportButtons);
   mountWordsButton(buttons, units);
   new View(find("details"), recording, units).mount(mountDetails);
+  store.subscribe((state) => form.whatIf.select(recording, state));
 }
 
 /** Another address of this page. @param {HashChangeEvent} event */
 function follow({ newURL }) {
   const { hash } = new URL(newURL);
-  const parameters = new URLSearchParams(hash.slice(1));
-  const text = parameters.get("text") ?? model.example;
-  const isGreedy = parameters.get("greedy") === "1";
-  if (text === input.value && isGreedy === greedy.checked) return; // `bindAddress` follows
+  const asked = readTyped(hash, own);
+  if (JSON.stringify(asked) === JSON.stringify(typed)) return; // `bindAddress` follows
   opened = hash;
-  input.value = text;
-  greedy.checked = isGreedy;
-  translate();
+  run(asked);
 }
 
-mountForm();
+find("model").textContent = escapeInvisible(model.name);
+find("title").replaceWith(form.node);
+find("texts").remove();
 window.addEventListener("hashchange", follow);
-translate();
+run(typed);

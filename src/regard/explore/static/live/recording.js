@@ -3,31 +3,44 @@
 import { denseHeads, Layer } from "#data/layer.js";
 import { BlockMap } from "#data/page_format.js";
 import { Recording } from "#data/recording.js";
+import { commonRuns } from "#live/common_runs.js";
 import { sequenceHeader } from "#live/words.js";
 
 /**
  * @import { LayerHeader } from '#data/layer.js'
  * @import { Header } from '#data/recording.js'
  * @import { Sequence, SequenceHeader } from '#data/sequence.js'
- * @import { LayerNumbers, ModelHeader, Translated } from '#model/translator.js'
+ * @import { Computed, LayerNumbers, ModelHeader } from '#model/computed.js'
  * @typedef {ModelHeader & {name: string, vocabulary: import("#live/words.js").Vocabulary, opening: {layer: string, head: number, reason: string},
  *   scores: string[], example: string, beam: number}} PlaygroundHeader  See playground.py.
  */
 
-const SOURCE = 0;
-const WRITTEN = 1;
-const READ = 2;
-/** The sequences of the rows and the columns. @type {Record<string, [number, number]>} */
-const AXES = { encoder: [SOURCE, SOURCE], decoder: [WRITTEN, READ], cross: [WRITTEN, SOURCE] };
+/** The sequences of the rows and the columns. @type {Record<string, Record<string, [string, string]>>} */
+const AXES = {
+  translate: { encoder: ["source", "source"], decoder: ["written", "read"], cross: ["written", "source"] },
+  generate: { decoder: ["source", "source"] },
+  "fill-mask": { encoder: ["source", "source"] },
+};
 
-/** What a translation computed, as views need it. */
+/** What a model computed for a text, as views need it. */
 export class LiveRecording extends Recording {
-  /** @param {PlaygroundHeader} model @param {string} text @param {Translated} result */
-  constructor(model, text, result) {
-    super(header(model, text, result), (layer, index, sequences) => {
-      const numbers = result.layers[index];
+  /** @param {PlaygroundHeader} model @param {string} text @param {Computed} computed */
+  constructor(model, text, computed) {
+    super(header(model, text, computed), (layer, index, sequences) => {
+      const numbers = computed.layers[index];
       return new LiveLayer(layer, sequences, numbers);
     });
+  }
+
+  /** Show the difference to another recording of the same model. @param {LiveRecording} other */
+  compare(other) {
+    this.compareWith = other;
+    this.counterparts = this.layers.map((_, layer) => layer);
+    this.alignments = this.sequences.map((sequence, index) => ({
+      sequences: /** @type {[number, number]} */ ([index, index]),
+      tokens: commonRuns(sequence.tokens, other.sequences[index].tokens),
+      words: commonRuns(sequence.words.display, other.sequences[index].words.display),
+    }));
   }
 }
 
@@ -50,35 +63,32 @@ class LiveLayer extends Layer {
   }
 }
 
-/** @param {PlaygroundHeader} model @param {string} text @param {Translated} result @returns {Header} */
-function header(model, text, { source, target, translation, layers }) {
-  const { bos_id: bos } = model.config;
-  const sequences = [
-    sequenceHeader(model.vocabulary, source, "source"),
-    sequenceHeader(model.vocabulary, target, "written"),
-    sequenceHeader(model.vocabulary, [bos, ...target.slice(0, -1)], "read"),
-  ];
-  const layerHeaders = layers.map((layer) => layerHeader(model, layer, sequences));
-  const opening = layerHeaders.findIndex(({ name }) => name === model.opening.layer);
-  const query = target.findIndex((id) => !model.vocabulary.special.includes(id));
+/** @param {PlaygroundHeader} model @param {string} text @param {Computed} computed @returns {Header} */
+function header(model, text, computed) {
+  const roles = Object.keys(computed.sequences);
+  const sequences = roles.map((role) => sequenceHeader(model.vocabulary, computed.sequences[role], role));
+  const layers = computed.layers.map((layer) => layerHeader(model, layer, { roles, sequences, scale: computed.scale }));
+  const opening = layers.findIndex(({ name }) => name === model.opening.layer);
+  const special = new Set(model.vocabulary.special);
+  const query = computed.sequences[roles[layers[opening].queries]].findIndex((id) => !special.has(id));
   return {
     format_version: 0,
     title: text,
     model: model.name,
     dtype: "float32",
-    texts: { source: text, translation },
+    texts: { source: text, ...(model.kind === "translate" && { translation: computed.text }) },
     image: null,
     precision: 0,
     sequences,
-    layers: layerHeaders,
+    layers,
     opening: { layer: opening, head: model.opening.head, query: Math.max(query, 0), reason: model.opening.reason },
   };
 }
 
-/** @param {PlaygroundHeader} model @param {LayerNumbers} numbers @param {SequenceHeader[]} sequences @returns {LayerHeader} */
-function layerHeader({ config, scores: names }, { name, weights }, sequences) {
+/** @param {PlaygroundHeader} model @param {LayerNumbers} numbers @param {{roles: string[], sequences: SequenceHeader[], scale: number}} text @returns {LayerHeader} */
+function layerHeader({ kind: model, config, scores: names }, { name, weights }, { roles, sequences, scale }) {
   const [kind] = name.split(".");
-  const [queries, keys] = AXES[kind];
+  const [queries, keys] = AXES[model][kind].map((role) => roles.indexOf(role));
   const { num_heads: heads, num_kv_heads: kvHeads, head_dim: size } = config;
   const unknown = Array(heads).fill(null);
   const shape = [sequences[queries].tokens.length, sequences[keys].tokens.length];
@@ -88,7 +98,7 @@ function layerHeader({ config, scores: names }, { name, weights }, sequences) {
     heads: Array.from({ length: heads }, (_, head) => head),
     queries,
     keys,
-    scale: 1 / Math.sqrt(size),
+    scale,
     score: null,
     has_sinks: false,
     has_gradient: false,
@@ -111,8 +121,11 @@ function layerHeader({ config, scores: names }, { name, weights }, sequences) {
 /** The mean entropy of the rows of each head, in nats. @param {Float32Array} weights @param {number} heads @param {number} queries */
 function entropies(weights, heads, queries) {
   const sums = Array(heads).fill(0);
-  for (let at = 0; at < weights.length; at++) {
-    if (weights[at] > 0) sums[Math.floor((at * heads) / weights.length)] -= weights[at] * Math.log(weights[at]);
+  const each = weights.length / heads;
+  for (let head = 0; head < heads; head++) {
+    for (let at = head * each; at < (head + 1) * each; at++) {
+      if (weights[at] > 0) sums[head] -= weights[at] * Math.log(weights[at]);
+    }
   }
   return sums.map((sum) => sum / queries);
 }

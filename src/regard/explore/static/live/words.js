@@ -9,6 +9,7 @@ const SPACE = "▁";
 const BYTES = /^(?:<0x[0-9A-F]{2}>)+$/;
 const BYTES_OR_SPACES = /^(?:▁|<0x[0-9A-F]{2}>)+$/;
 const SPACES = "\\p{Z}\\t-\\r\\x1c-\\x1f\\x85"; // Python's \s; its \w is [\p{L}\p{N}_]
+const LINE_END = new RegExp(`^(?:[${SPACES}${SPACE}]*\\n[${SPACES}${SPACE}]*|<0x0A>)$`, "u");
 const WORD = new RegExp(`[\\p{L}\\p{N}_]+(?:['’\\-\\u200c\\u200d][\\p{L}\\p{N}_]+)*|[^\\p{L}\\p{N}_${SPACES}]+`, "gu");
 const OUTER_SPACE = new RegExp(`^[${SPACES}]+|[${SPACES}]+$`, "gu");
 const INVISIBLE = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu;
@@ -24,12 +25,13 @@ export function sequenceHeader(vocabulary, ids, role) {
   const words = [];
   /** @type {string[]} */
   const texts = [];
-  const isSingle = (/** @type {number} */ at) => special[at] || (!marksWords && !BYTES.test(tokens[at]));
+  const isSingle = (/** @type {number} */ at) =>
+    special[at] || LINE_END.test(tokens[at]) || (!marksWords && !BYTES.test(tokens[at]));
   for (let start = 0, end = 0; start < ids.length; start = end) {
     end = start + 1;
     if (!isSingle(start)) while (end < ids.length && !isSingle(end)) end++;
     const group = isSingle(start)
-      ? { words: [0], texts: [escapeInvisible(tokens[start])] }
+      ? { words: [0], texts: [singleText(tokens[start], special[start])] }
       : wordsOf(tokens.slice(start, end));
     words.push(...group.words.map((word) => texts.length + word));
     texts.push(...group.texts);
@@ -48,6 +50,15 @@ export function sequenceHeader(vocabulary, ids, role) {
   };
 }
 
+/** @param {string} token @param {boolean} isSpecial */
+function singleText(token, isSpecial) {
+  if (LINE_END.test(token)) return "↵".repeat(Math.max(1, token.split("\n").length - 1));
+  return readable(isSpecial ? token : token.replaceAll(SPACE, " "));
+}
+
+/** @param {string} text */
+const readable = (text) => escapeInvisible(text.replace(/^ +| +$/gu, "")) || "␣";
+
 /** The word of each token, and the words; a token with several, such as "U.S.", makes one word of them. @param {string[]} tokens */
 function wordsOf(tokens) {
   const encoded = tokens.map(tokenBytes);
@@ -65,7 +76,7 @@ function wordsOf(tokens) {
     const found = borders.filter((border) => bytesBefore[border] < last).length;
     if (found !== place) {
       const end = borders[found] ?? text.length;
-      texts.push(escapeInvisible(text.slice(from, end).replace(OUTER_SPACE, "")) || "␣");
+      texts.push(readable(text.slice(from, end).replace(OUTER_SPACE, "")));
       [place, from] = [found, end];
     }
     words.push(texts.length - 1);
@@ -87,7 +98,7 @@ function decode(bytes) {
   let text = "";
   for (let at = 0; at < bytes.length; ) {
     let length = 1 + LENGTHS.findIndex((bound, index) => index > 0 && bytes[at] < bound);
-    if (bytes[at] < 0x80) length = 1;
+    if (bytes[at] < 0x80 || length === 0) length = 1; // bytes from 0xf8 on are of no character
     let character = "\ufffd";
     try {
       character = decoder.decode(Uint8Array.from(bytes.slice(at, at + length)));

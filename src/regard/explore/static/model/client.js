@@ -3,8 +3,8 @@
 import { bytesOfBase64, inflateBase64 } from "#data/page_format.js";
 
 /**
- * @import { ModelHeader, Translated } from '#model/translator.js'
- * @import { Reply } from '#model/worker.js'
+ * @import { ModelHeader } from '#model/computed.js'
+ * @import { Reply, Request } from '#model/worker.js'
  */
 
 /** The bytes of an inert block. @param {Document} page @param {string} id */
@@ -46,11 +46,11 @@ export class ModelClient {
     this.waiting.clear();
   }
 
-  /** Translate a text; no result if another text came in the meantime. @param {string} text @param {number} beam @returns {Promise<Reply>} */
-  async translate(text, beam) {
+  /** No result if another request came in the meantime. @param {Request} request @returns {Promise<Reply>} */
+  async run(request) {
     const id = ++this.count;
     const reply = new Promise((resolve, reject) => this.waiting.set(id, { resolve, reject }));
-    this.worker.then((worker) => worker.postMessage({ id, text, beam })).catch((error) => this.fail(error));
+    this.worker.then((worker) => worker.postMessage({ id, request })).catch((error) => this.fail(error));
     const answer = /** @type {Reply} */ (await reply);
     if (answer.error) throw new Error(answer.error);
     return answer;

@@ -3,8 +3,8 @@
 /**
  * @import { Linear, Matrices } from '#model/matrices.js'
  * @typedef {{d_model: number, num_heads: number, num_kv_heads: number, head_dim: number, activation: string, gated: boolean, norm: string,
- *   norm_first: boolean, norm_eps: number, num_encoder_layers: number, num_decoder_layers: number, scale_embeddings: boolean, max_seq_len: number,
- *   pad_id: number, bos_id: number, eos_id: number}} Config  Of regard.models.
+ *   norm_first: boolean, norm_eps: number, num_encoder_layers: number, num_decoder_layers: number, scale_embeddings: boolean, max_seq_len: number, vocab_size: number,
+ *   pad_id: number, bos_id: number, eos_id: number}} Config  Of regard.models; a BERT has no layers of a decoder, a GPT none of an encoder.
  * @typedef {{track: Track, count: number}} Context  What a row attends to: the first `count` keys of a track.
  */
 
@@ -68,11 +68,20 @@ export class Attention {
     this.heads = heads;
     this.shared = heads / kvHeads;
     this.size = size;
+    this.scale = 1 / Math.sqrt(size);
+    /** @type {number[]} */
+    this.off = [];
     const [queries, keys] = [heads * size, kvHeads * size];
     this.query = matrices.linear(`${name}.in_proj`, 0, queries);
     this.key = matrices.linear(`${name}.in_proj`, queries, keys);
     this.value = matrices.linear(`${name}.in_proj`, queries + keys, keys);
     this.out = matrices.linear(`${name}.out_proj`);
+  }
+
+  /** Compute something else. @param {{off: number[], temperature: number, scaled: boolean}} change  Heads that are left out, and what the scores are divided by. */
+  change({ off, temperature, scaled }) {
+    this.off = off;
+    this.scale = (scaled ? 1 / Math.sqrt(this.size) : 1) / temperature;
   }
 
   /** The vector of each row after a linear map. @param {Float32Array} x @param {Linear} linear */
@@ -103,8 +112,7 @@ export class Attention {
 
   /** The weights (heads, keys) of a query; their sums of values go into `result`. @param {Float32Array} query @param {Track} track @param {number} count @param {Float32Array} result */
   attendRow(query, { keys, values }, count, result) {
-    const { heads, shared, size } = this;
-    const scale = 1 / Math.sqrt(size);
+    const { heads, shared, size, scale } = this;
     const weights = new Float32Array(heads * count);
     for (let key = 0; key < count; key++) {
       const vector = keys[key];
@@ -124,6 +132,7 @@ export class Attention {
         for (let at = 0; at < size; at++) result[own + at] += weight * vector[other + at];
       }
     }
+    for (const head of this.off) result.fill(0, head * size, (head + 1) * size);
     return weights;
   }
 }
@@ -137,7 +146,7 @@ function softmax(numbers, start, end) {
 }
 
 /** @type {Record<string, (x: number) => number>} */
-const ACTIVATIONS = {
+export const ACTIVATIONS = {
   relu: (x) => Math.max(x, 0),
   gelu: (x) => (x * (1 + erf(x / Math.SQRT2))) / 2,
   gelu_tanh: (x) => (x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3)))) / 2,

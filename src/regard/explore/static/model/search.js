@@ -1,10 +1,15 @@
 // Greedy and beam search, as in regard.generation.
 
 /**
- * @import { Encoded, State, Transformer } from '#model/transformer.js'
- * @typedef {{tokens: number[], score: number, finished: boolean, state: State}} Hypothesis  Its tokens without BOS and EOS; the score is a log-probability, divided by the length in a beam search.
+ * @import { Choice, State, Transformer } from '#model/transformer.js'
+ * @typedef {{tokens: number[], score: number, end: number | null, state: State}} Hypothesis  What was generated, without the token that ended it, which is null if it is cut; the score is a log-probability, divided by the length.
  * @typedef {{score: number, row: number, token: number}} Candidate
+ * @typedef {{beam: number, maxTokens: number, ends: number[], suppressed: number[], written?: number, pause: () => Promise<void>}} SearchOptions
+ *   Token ids that end a text, and those that are never generated; how many of the tokens that are read first count as
+ *   generated; `pause` is called before each token and may throw, to end the search.
  */
+
+const CHOICES = 5; // that are kept of each step
 
 /** What to subtract from logits for log-probabilities. @param {Float32Array} logits */
 function logSumExp(logits) {
@@ -32,45 +37,52 @@ function best(logits, suppressed, count, row, total) {
   return found;
 }
 
-/**
- * The best sequence that a beam search finds; a beam of 1 is greedy search with the mean log-probability as score.
- * @param {Transformer} model @param {Encoded} source @param {{beam: number, maxTokens: number, pause: () => Promise<void>}} options
- *   `pause` is called before each token and may throw, to end the search.
- * @returns {Promise<Hypothesis>}
- */
-export async function beamSearch(model, source, { beam, maxTokens, pause }) {
-  const { bos_id: bos, eos_id: eos, pad_id: pad } = model.config;
+/** The most probable next tokens. @param {Float32Array} logits @param {{suppressed: number[]}} options @returns {Choice[]} */
+export function choicesOf(logits, { suppressed }) {
+  return best(logits, suppressed, CHOICES, 0, 0).map(({ token, score }) => ({ token, probability: Math.exp(score) }));
+}
+
+/** The best sequence that a beam search finds; a beam of 1 is greedy search. @param {Transformer} model @param {State} start @param {number[]} inputs  What it reads first. @param {SearchOptions} options @returns {Promise<Hypothesis>} */
+export async function search(model, start, inputs, options) {
+  const { beam, maxTokens, ends, suppressed, written = 0, pause } = options;
+  const given = start.tokens.length + inputs.length - written;
+  await pause();
+  const hidden = model.step(
+    inputs,
+    inputs.map(() => start),
+  );
+  let logits = model.logits(hidden.subarray((inputs.length - 1 - written) * model.config.d_model));
+  for (const row of logits.slice(0, written)) start.choices.push(choicesOf(row, options));
+  logits = logits.slice(written);
+  let [states, scores] = [[start], [0]];
   /** @type {Hypothesis[]} */
   let finished = [];
-  let states = [model.start(source)];
-  let [inputs, scores] = [[bos], [0]];
-  for (let length = 1; ; length++) {
-    await pause();
-    const logits = model.step(inputs, states);
+  for (let length = written + 1; ; length++) {
     const candidates = logits
-      .flatMap((row, index) => best(row, [pad, bos], 2 * beam, index, scores[index]))
+      .flatMap((row, index) => best(row, suppressed, 2 * beam, index, scores[index]))
       .sort((a, b) => b.score - a.score)
       .slice(0, 2 * beam);
-    const ended = candidates.slice(0, beam).filter(({ token }) => token === eos);
-    for (const { score, row } of ended) {
-      const tokens = states[row].tokens.slice(1);
-      finished.push({ tokens, score: score / length, finished: true, state: states[row] });
+    for (const [row, state] of states.entries()) state.choices.push(choicesOf(logits[row], options));
+    for (const { score, row, token } of candidates.slice(0, beam)) {
+      const [state, tokens] = [states[row], states[row].tokens.slice(given)];
+      if (ends.includes(token)) finished.push({ tokens, score: score / length, end: token, state });
     }
     finished = finished.sort((a, b) => b.score - a.score).slice(0, beam);
-    const going = candidates.filter(({ token }) => token !== eos).slice(0, beam);
+    const going = candidates.filter(({ token }) => !ends.includes(token)).slice(0, beam);
     const isDone = finished.length === beam && finished[beam - 1].score >= going[0].score / length;
     if (isDone || length >= maxTokens) {
       const [{ score, row, token }] = going;
-      const cut = { tokens: [...states[row].tokens.slice(1), token], score: score / length, finished: false };
-      return finished[0] ?? { ...cut, state: states[row] };
+      const tokens = [...states[row].tokens.slice(given), token];
+      return finished[0] ?? { tokens, score: score / length, end: null, state: states[row] };
     }
-    states = continued(states, going);
-    inputs = going.map(({ token }) => token);
+    states = going.map(({ row }) => states[row].copy()); // several may continue one
     scores = going.map(({ score }) => score);
+    await pause();
+    logits = model.logits(
+      model.step(
+        going.map(({ token }) => token),
+        states,
+      ),
+    );
   }
-}
-
-/** The state of each candidate; one that several continue is copied. @param {State[]} states @param {Candidate[]} candidates */
-function continued(states, candidates) {
-  return candidates.map(({ row }) => states[row].copy());
 }

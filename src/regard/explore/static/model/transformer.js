@@ -1,12 +1,19 @@
-// An encoder-decoder Transformer, as regard.models.Transformer: encodes a sentence, and decodes token by token.
+// A Transformer: an encoder, a decoder, or both, as regard.models.Bert, GPT and Transformer.
 
 import { Attention, FeedForward, Norm, residual, Track } from "#model/layers.js";
 
 /**
  * @import { Config, Context } from '#model/layers.js'
  * @import { Matrices } from '#model/matrices.js'
- * @typedef {{tracks: Track[], memories: {keys: Float32Array[], values: Float32Array[]}[]}} Encoded  A source: what the encoder's layers computed, and keys and values for each layer of the decoder.
+ * @typedef {{tracks: Track[], output: Float32Array, memories: {keys: Float32Array[], values: Float32Array[]}[]}} Encoded
+ *   A source: what the encoder's layers computed, their output, and keys and values for each layer of the decoder.
+ * @typedef {{token: number, probability: number}} Choice
+ * @typedef {{off: string[], temperature: number, without: string[]}} Change  What is different from the model: heads that are
+ *   switched off, such as `cross.2.5`; what scores are divided by; and `scale`, `positions` or `mask`, which are left out.
  */
+
+/** @type {Change} */
+export const UNCHANGED = { off: [], temperature: 1, without: [] };
 
 /** One layer of the encoder or the decoder. */
 class Layer {
@@ -34,17 +41,24 @@ class Layer {
 
 /** A decoded sequence: its tokens, and what each layer computed for them. */
 export class State {
-  /** @param {number} layers @param {Encoded} source */
-  constructor(layers, { memories }) {
+  /** @param {number} layers @param {Encoded["memories"]} memories */
+  constructor(layers, memories) {
     /** @type {number[]} */
     this.tokens = [];
+    /** The most probable next tokens, of the last tokens or of all. @type {Choice[][]} */
+    this.choices = [];
     this.self = Array.from({ length: layers }, () => new Track());
     this.cross = memories.map((memory) => Object.assign(new Track(), memory));
   }
 
+  /** Another that goes on from here. @returns {State} */
   copy() {
     const copied = { self: this.self.map((track) => track.copy()), cross: this.cross.map((track) => track.copy()) };
-    return Object.assign(Object.create(State.prototype), { tokens: [...this.tokens], ...copied });
+    return Object.assign(Object.create(State.prototype), {
+      tokens: [...this.tokens],
+      choices: [...this.choices],
+      ...copied,
+    });
   }
 }
 
@@ -54,31 +68,61 @@ export class Transformer {
   constructor(matrices, config) {
     this.matrices = matrices;
     this.config = config;
+    const { num_encoder_layers: encoders, num_decoder_layers: decoders, norm_first: normFirst } = config;
     const stack = (/** @type {string} */ name, /** @type {number} */ count, /** @type {boolean} */ cross) =>
       Array.from({ length: count }, (_, index) => new Layer(matrices, `${name}.layers.${index}`, config, cross));
-    this.encoder = stack("encoder", config.num_encoder_layers, false);
-    this.decoder = stack("decoder", config.num_decoder_layers, true);
-    this.encoderNorm = config.norm_first ? new Norm(matrices, "encoder.norm", config) : null;
-    this.decoderNorm = config.norm_first ? new Norm(matrices, "decoder.norm", config) : null;
-    this.head = matrices.linear("lm_head");
+    this.encoder = stack("encoder", encoders, false);
+    this.decoder = stack("decoder", decoders, encoders > 0);
+    this.encoderNorm = normFirst && encoders ? new Norm(matrices, "encoder.norm", config) : null;
+    this.decoderNorm = normFirst && decoders ? new Norm(matrices, "decoder.norm", config) : null;
+    this.embeddingNorm = matrices.tensors.has("embedding_norm.weight")
+      ? new Norm(matrices, "embedding_norm", config)
+      : null;
+    this.head = decoders ? matrices.linear("lm_head") : null;
+    this.masked = true;
+    this.positioned = true;
   }
 
-  /** Token embeddings plus positions. @param {number[]} ids @param {number[]} positions @param {string} side */
+  /** Compute with a change until the next one. @param {Change} change */
+  change({ off, temperature, without }) {
+    this.masked = !without.includes("mask");
+    this.positioned = !without.includes("positions");
+    const scaled = !without.includes("scale");
+    const set = (/** @type {Attention | null} */ attention, /** @type {string} */ layer) => {
+      const heads = off.filter((name) => name.startsWith(`${layer}.`)).map((name) => Number(name.split(".")[2]));
+      attention?.change({ off: heads, temperature, scaled });
+    };
+    for (const [index, layer] of this.encoder.entries()) set(layer.self, `encoder.${index}`);
+    for (const [index, layer] of this.decoder.entries()) {
+      set(layer.self, `decoder.${index}`);
+      set(layer.cross, `cross.${index}`);
+    }
+  }
+
+  /** What products of queries and keys are multiplied with. */
+  get scale() {
+    return (this.encoder[0] ?? this.decoder[0]).self.scale;
+  }
+
+  /** Token embeddings plus positions. @param {number[]} ids @param {number[]} positions @param {"src" | "tgt"} side */
   embed(ids, positions, side) {
     const { d_model: size, scale_embeddings: scaled } = this.config;
+    const { tensors } = this.matrices;
     const table = this.matrices.get(`${side}_embedding.weight`).values;
-    const places = this.matrices.tensors.get(`${side}_positions`)?.values;
+    const places = this.positioned ? tensors.get(`${side}_positions`)?.values : undefined;
+    const type = tensors.get("token_type")?.values; // of a BERT: that of the first text
     const factor = scaled ? Math.sqrt(size) : 1;
     const x = new Float32Array(ids.length * size);
     for (const [row, id] of ids.entries()) {
       for (let at = 0; at < size; at++) {
-        x[row * size + at] = Math.fround(factor * table[id * size + at]) + (places?.[positions[row] * size + at] ?? 0);
+        const token = Math.fround(factor * table[id * size + at]) + (type?.[at] ?? 0);
+        x[row * size + at] = Math.fround(token) + (places?.[positions[row] * size + at] ?? 0);
       }
     }
-    return x;
+    return this.embeddingNorm?.apply(x) ?? x;
   }
 
-  /** @param {number[]} ids  With EOS. @returns {Encoded} */
+  /** @param {number[]} ids  With special tokens. @returns {Encoded} */
   encode(ids) {
     const tracks = this.encoder.map(() => new Track());
     const positions = ids.map((_, position) => position);
@@ -90,35 +134,49 @@ export class Transformer {
         return ids.map(() => ({ track: tracks[index], count: ids.length }));
       });
     }
-    const encoded = this.encoderNorm?.apply(x) ?? x;
-    const memories = this.decoder.flatMap(({ cross }) => cross?.memory(encoded) ?? []);
-    return { tracks, memories };
+    const output = this.encoderNorm?.apply(x) ?? x;
+    const memories = this.decoder.flatMap(({ cross }) => cross?.memory(output) ?? []);
+    return { tracks, output, memories };
   }
 
-  /** Decoded sequences of a source before the first token. @param {Encoded} source */
-  start(source) {
-    return new State(this.decoder.length, source);
+  /** A decoded sequence before the first token. @param {Encoded["memories"]} memories  Of the source, if there is one. */
+  start(memories = []) {
+    return new State(this.decoder.length, memories);
   }
 
-  /** Add a token to each sequence. @param {number[]} tokens @param {State[]} states @returns {Float32Array[]} The logits of the next token of each. */
+  /**
+   * Add a token to each state. Several tokens of one state see those before them; or all, without the mask.
+   * @param {number[]} tokens @param {State[]} states @returns {Float32Array} The hidden states.
+   */
   step(tokens, states) {
-    const positions = states.map((state) => state.tokens.length);
-    for (const [row, state] of states.entries()) state.tokens.push(tokens[row]);
+    const positions = states.map((state, row) => state.tokens.push(tokens[row]) - 1);
     /** @type {Float32Array} */
     let x = this.embed(tokens, positions, "tgt");
     for (const [index, layer] of this.decoder.entries()) {
-      const others = states.map(({ cross }) => ({ track: cross[index], count: cross[index].keys.length }));
+      const others = states.flatMap(({ cross }) =>
+        cross.length ? [{ track: cross[index], count: cross[index].keys.length }] : [],
+      );
       const own = (/** @type {Float32Array} */ input) => {
         const { keys, values } = layer.self.memory(input);
-        return states.map(({ self }, row) => {
+        for (const [row, { self }] of states.entries()) {
           self[index].keys.push(keys[row]);
           self[index].values.push(values[row]);
-          return { track: self[index], count: self[index].keys.length };
+        }
+        return states.map(({ self }, row) => {
+          const track = self[index];
+          return { track, count: this.masked ? positions[row] + 1 : track.keys.length };
         });
       };
       x = layer.apply(x, own, others);
     }
-    const logits = this.matrices.multiply(this.decoderNorm?.apply(x) ?? x, this.head);
-    return states.map((_, row) => logits.subarray(row * this.head.outer, (row + 1) * this.head.outer));
+    return this.decoderNorm?.apply(x) ?? x;
+  }
+
+  /** The logits of the next token, for each hidden state. @param {Float32Array} hidden @returns {Float32Array[]} */
+  logits(hidden) {
+    if (!this.head) throw new Error("the model has no decoder");
+    const { outer } = this.head;
+    const logits = this.matrices.multiply(hidden, this.head);
+    return Array.from({ length: logits.length / outer }, (_, row) => logits.subarray(row * outer, (row + 1) * outer));
   }
 }

@@ -1,23 +1,29 @@
-// The worker that holds the model: it receives the model once, then texts, and translates the latest.
+// The worker that holds the model: it receives the model once, then texts, and computes the latest.
 
 import { inflate, readTensors } from "#data/page_format.js";
-import { Translator } from "#model/translator.js";
+import { Pipeline } from "#model/pipeline.js";
+import { UNCHANGED } from "#model/transformer.js";
 
 /**
- * @import { ModelHeader, Translated } from '#model/translator.js'
+ * @import { Computed, ModelHeader } from '#model/computed.js'
+ * @import { Change } from '#model/transformer.js'
  * @typedef {{model: ModelHeader, weights: Uint8Array<ArrayBuffer>, wasm: boolean}} ModelMessage
- * @typedef {{id: number, text: string, beam: number}} TextMessage
- * @typedef {{id: number, result?: Translated | null, error?: string, wasm?: boolean}} Reply  No result of a text that is outdated.
+ * @typedef {{text: string, beam: number, change: Change, begins: number[]}} Request  `begins`: with what the changed text begins.
+ * @typedef {{id: number, request: Request}} RequestMessage
+ * @typedef {{id: number, result?: Computed | null, changed?: Computed | null, error?: string, wasm?: boolean}} Reply
+ *   No result of a text that is outdated; `changed` is null if nothing is changed.
  */
 
 class Outdated extends Error {}
 
-/** @type {Promise<Translator>} */
-let translator;
+/** @type {Promise<Pipeline>} */
+let pipeline;
 let latest = 0;
+/** What the unchanged model computed last. @type {{text: string, beam: number, result: Computed | null} | null} */
+let original = null;
 const channel = new MessageChannel(); // a timer would wait some milliseconds
 
-/** Let messages come in, and end the translation of an outdated text. @param {number} id */
+/** Let messages come in, and end the work on an outdated text. @param {number} id */
 async function pause(id) {
   await new Promise((resolve) => {
     channel.port1.onmessage = resolve;
@@ -26,21 +32,27 @@ async function pause(id) {
   if (id !== latest) throw new Outdated();
 }
 
-/** @param {TextMessage} message @returns {Promise<Reply>} */
-async function reply({ id, text, beam }) {
+/** @param {RequestMessage} message @returns {Promise<Reply>} */
+async function reply({ id, request }) {
   try {
-    const model = await translator;
+    const model = await pipeline;
     await pause(id);
-    const result = await model.translate(text, beam, () => pause(id));
-    return { id, result, wasm: model.model.matrices.product !== null };
+    const { text, beam, change, begins } = request;
+    const options = { beam, change, begins, pause: () => pause(id) };
+    if (original?.text !== text || original.beam !== beam) {
+      original = { text, beam, result: await model.run(text, { ...options, change: UNCHANGED, begins: [] }) };
+    }
+    const isChanged = begins.length || JSON.stringify(change) !== JSON.stringify(UNCHANGED);
+    const changed = isChanged ? await model.run(text, options) : null;
+    return { id, result: original.result, changed, wasm: model.matrices.product !== null };
   } catch (error) {
     return error instanceof Outdated ? { id } : { id, error: String(error) };
   }
 }
 
-self.onmessage = async (/** @type {MessageEvent<ModelMessage | TextMessage>} */ { data }) => {
+self.onmessage = async (/** @type {MessageEvent<ModelMessage | RequestMessage>} */ { data }) => {
   if ("model" in data) {
-    translator = inflate(data.weights).then((block) => new Translator(data.model, readTensors(block), data.wasm));
+    pipeline = inflate(data.weights).then((block) => new Pipeline(data.model, readTensors(block), data.wasm));
     return;
   }
   latest = data.id;

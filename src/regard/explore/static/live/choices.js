@@ -1,0 +1,73 @@
+// What the model could have written: for each token, the most probable ones and their probabilities.
+
+import { bar, button, element } from "#ui/elements.js";
+import { escapeInvisible, formatWeight } from "#ui/format.js";
+
+/**
+ * @import { PlaygroundHeader } from '#live/recording.js'
+ * @import { Computed } from '#model/computed.js'
+ */
+
+/** Buttons of the tokens that were written, and the choices of the one that is selected. */
+export class Choices {
+  /** @param {PlaygroundHeader} model @param {(begins: number[]) => void} begin  Called with the tokens that the output shall begin with. */
+  constructor(model, begin) {
+    this.model = model;
+    this.begin = begin;
+    this.selected = 0;
+    /** @type {Computed | null} */
+    this.computed = null;
+    this.steps = element("div", { class: "steps", role: "group", "aria-label": "Written tokens" });
+    this.list = element("ol", { class: "probabilities" });
+    const title = model.kind === "fill-mask" ? "What could stand for the mask?" : "What else could the next word be?";
+    const note = element("p", { class: "hint" }, this.explanation());
+    this.node = element("details", { class: "choices" }, element("summary", {}, title), note, this.steps, this.list);
+    this.node.open = model.kind !== "translate";
+  }
+
+  explanation() {
+    if (this.model.kind === "fill-mask") return "Select a mask to see the most probable tokens.";
+    return "Select a token to see the most probable ones at its place; choose another, and the model continues from there.";
+  }
+
+  /** @param {Computed | null} computed */
+  show(computed) {
+    this.computed = computed;
+    this.node.hidden = !computed?.choices.length;
+    if (!computed) return;
+    this.selected = Math.min(this.selected, computed.choices.length - 1);
+    const buttons = computed.written.map((token, step) => {
+      const name = this.nameOf(token);
+      const node = button(name, `Choices for token ${step + 1}, ${name}`, () => {
+        this.selected = step;
+        this.paint();
+      });
+      return node;
+    });
+    this.steps.replaceChildren(...buttons);
+    this.paint();
+  }
+
+  paint() {
+    const { computed, selected, steps, list } = this;
+    for (const [step, node] of [...steps.children].entries())
+      node.setAttribute("aria-pressed", String(step === selected));
+    if (!computed || this.node.hidden) return list.replaceChildren();
+    const canContinue = this.model.kind !== "fill-mask";
+    const items = computed.choices[selected].map(({ token, probability }) => {
+      const name = this.nameOf(token);
+      const isWritten = token === computed.written[selected];
+      const choose = () => this.begin([...computed.written.slice(0, selected), token]);
+      const named = canContinue && !isWritten && !this.model.ends.includes(token);
+      const label = named ? button(name, `Write ${name} and continue`, choose) : element("span", {}, name);
+      const value = element("span", { class: "value" }, formatWeight(probability));
+      return element("li", isWritten ? { class: "written" } : {}, label, bar(probability, "out"), value);
+    });
+    list.replaceChildren(...items);
+  }
+
+  /** @param {number} token */
+  nameOf(token) {
+    return escapeInvisible(this.model.vocabulary.display[token]) || "␣";
+  }
+}

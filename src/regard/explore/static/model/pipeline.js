@@ -1,0 +1,142 @@
+// Text in, and out what the model makes of it and everything that it computed: a translator, a language model, or a BERT.
+
+import { encodeStart, layerNumbers } from "#model/computed.js";
+import { ACTIVATIONS, Norm } from "#model/layers.js";
+import { Matrices } from "#model/matrices.js";
+import { choicesOf, search } from "#model/search.js";
+import { Tokenizer } from "#model/tokenizer.js";
+import { Transformer, UNCHANGED } from "#model/transformer.js";
+
+/**
+ * @import { Tensor } from '#data/page_format.js'
+ * @import { Computed, ModelHeader } from '#model/computed.js'
+ * @import { Change, State } from '#model/transformer.js'
+ * @typedef {{beam: number, change: Change, begins: number[], pause: () => Promise<void>}} RunOptions
+ *   `begins`: with what the generated text begins.
+ */
+
+/** A model with its tokenizer. */
+export class Pipeline {
+  /** @param {ModelHeader} header @param {Record<string, Tensor>} tensors @param {boolean} wasm */
+  constructor(header, tensors, wasm = true) {
+    this.header = header;
+    this.tokenizer = new Tokenizer(header.tokenizer);
+    this.matrices = new Matrices(tensors, header.tied, wasm);
+    this.model = new Transformer(this.matrices, header.config);
+  }
+
+  /** Null if the text shows nothing. @param {string} text @param {RunOptions} options @returns {Promise<Computed | null>} */
+  async run(text, options) {
+    const { header, model } = this;
+    const start = encodeStart(this.tokenizer, text, header.max_tokens);
+    if (!start) return null;
+    const ids = [...header.before, ...start.ids, ...header.after];
+    const run = { translate: this.translate, generate: this.generate, "fill-mask": this.fill }[header.kind];
+    try {
+      model.change(options.change);
+      const computed = await run.call(this, ids, options);
+      return { ...computed, truncated: start.truncated, scale: model.scale };
+    } finally {
+      model.change(UNCHANGED);
+    }
+  }
+
+  /** @param {number[]} source @param {RunOptions} options */
+  async translate(source, { beam, change, begins, pause }) {
+    const { model, header } = this;
+    const { bos_id: bos, max_seq_len: longest } = header.config;
+    const { ends, suppressed } = header;
+    const isMasked = model.masked;
+    model.change({ ...change, without: change.without.filter((each) => each !== "mask") });
+    const encoded = model.encode(source);
+    const maxTokens = Math.max(Math.min(2 * source.length + 20, longest), begins.length + 1);
+    const options = { beam, maxTokens, ends, suppressed, written: begins.length, pause };
+    const found = await search(model, model.start(encoded.memories), [bos, ...begins], options);
+    const written = found.end === null ? found.tokens : [...found.tokens, found.end];
+    const state = isMasked ? found.state : this.unmasked(model.start(encoded.memories), found.state.tokens, change);
+    const predicted = isMasked ? written : state.choices.map(([{ token }]) => token);
+    return {
+      text: this.tokenizer.decode(predicted),
+      sequences: { source, written: predicted, read: state.tokens },
+      written: predicted,
+      choices: state.choices,
+      finished: found.end !== null,
+      layers: [
+        ...layerNumbers("encoder", encoded.tracks, header.config),
+        ...layerNumbers("decoder", state.self, header.config),
+        ...layerNumbers("cross", state.cross, header.config),
+      ],
+    };
+  }
+
+  /** @param {number[]} prompt @param {RunOptions} options */
+  async generate(prompt, { change, begins, pause }) {
+    const { model, header } = this;
+    const { ends, suppressed, new_tokens: newTokens } = header;
+    const isMasked = model.masked;
+    model.change({ ...change, without: change.without.filter((each) => each !== "mask") });
+    const room = header.config.max_seq_len + 1 - prompt.length; // the model does not read the last token
+    const maxTokens = Math.max(Math.min(newTokens, room), begins.length + 1);
+    const options = { beam: 1, maxTokens, ends, suppressed, written: begins.length, pause };
+    const found = await search(model, model.start(), [...prompt, ...begins], options);
+    const state = isMasked ? found.state : this.unmasked(model.start(), found.state.tokens, change);
+    const choices = isMasked ? state.choices : state.choices.slice(prompt.length - 1);
+    const predicted = isMasked ? found.tokens : choices.map(([{ token }]) => token);
+    const text = this.tokenizer.decode([...prompt, ...predicted]);
+    return {
+      text: text.slice(this.tokenizer.decode(prompt).length),
+      sequences: { source: state.tokens },
+      written: found.end === null || !isMasked ? predicted : [...predicted, found.end],
+      choices,
+      finished: found.end !== null,
+      layers: layerNumbers("decoder", state.self, header.config),
+    };
+  }
+
+  /** All tokens are read at once, and each sees all. @param {State} state @param {number[]} tokens @param {Change} change */
+  unmasked(state, tokens, change) {
+    const { model } = this;
+    model.change(change);
+    const rows = model.logits(
+      model.step(
+        tokens,
+        tokens.map(() => state),
+      ),
+    );
+    state.choices = rows.map((row) => choicesOf(row, this.header));
+    return state;
+  }
+
+  /** @param {number[]} ids */
+  async fill(ids) {
+    const { config, mask } = this.header;
+    const { output, tracks } = this.model.encode(ids);
+    const masks = ids.flatMap((id, position) => (id === mask ? [position] : []));
+    const choices = this.matrices.tensors.has("mlm_head.dense.weight") ? this.fillings(output, masks) : [];
+    const best = new Map(masks.flatMap((position, index) => (choices[index] ? [[position, choices[index][0]]] : [])));
+    const { before, after } = this.header;
+    const filled = ids.map((id, position) => best.get(position)?.token ?? id);
+    return {
+      text: choices.length ? this.tokenizer.decode(filled.slice(before.length, filled.length - after.length)) : "",
+      sequences: { source: ids },
+      written: [...best.values()].map(({ token }) => token),
+      choices,
+      finished: true,
+      layers: layerNumbers("encoder", tracks, config),
+    };
+  }
+
+  /** The most probable tokens at some positions. @param {Float32Array} output @param {number[]} positions */
+  fillings(output, positions) {
+    const { config } = this.header;
+    const { d_model: size, activation } = config;
+    const rows = Float32Array.from(positions.flatMap((at) => [...output.subarray(at * size, (at + 1) * size)]));
+    const dense = this.matrices.multiply(rows, this.matrices.linear("mlm_head.dense")).map(ACTIVATIONS[activation]);
+    const normed = new Norm(this.matrices, "mlm_head.norm", config).apply(dense);
+    const decoder = this.matrices.linear("mlm_head.decoder");
+    const logits = this.matrices.multiply(normed, decoder);
+    return positions.map((_, row) =>
+      choicesOf(logits.subarray(row * decoder.outer, (row + 1) * decoder.outer), this.header),
+    );
+  }
+}
