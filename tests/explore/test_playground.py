@@ -9,13 +9,22 @@ from typing import Any
 from urllib.parse import parse_qs, quote
 
 import pytest
+import torch
+from playwright.sync_api import expect
 
+from helpers.explore.axe import VIOLATIONS
+from helpers.explore.page_actions import settle
 from helpers.explore.sentences import ODD, sentences
+from helpers.pairwise import each_value
 from regard.errors import InvalidArgument
-from regard.explore.playground import EXAMPLE, write_playground
-from regard.models import Transformer, TransformerConfig
-from regard.pipelines import Translator
-from regard.text.tokenizer import train_char, train_translation_bpe
+from regard.explore.playground import EXAMPLE, model_problems, write_playground
+from regard.explore.playground_tokenizer import tokenizer_problems
+from regard.models import GPT, Bert, BertConfig, GPTConfig, Transformer, TransformerConfig
+from regard.pipelines import TextEncoder, TextGenerator, Translator
+from regard.text.tokenizer import Tokenizer, train_bpe, train_char, train_translation_bpe
+
+SMALL: dict[str, Any] = {"d_model": 32, "num_heads": 2, "num_layers": 2, "d_ff": 32, "max_seq_len": 200}
+ESCAPED = 'text => regard["ui/format.js"].escapeInvisible(text)'
 
 TRANSLATE_ALL = """async (texts) => {
     const results = [];
@@ -77,6 +86,17 @@ def test_typed_sentences_are_translated_and_shown(open_playground, translator, p
 
 
 @pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.parametrize(("beam", "count"), [(1, 500), (5, 50)])
+def test_many_sentences_are_translated_as_in_python(open_playground, translator, beam, count):
+    page = open_playground(f"#greedy={int(beam == 1)}&views=text")
+    texts = [text for text in sentences(count + 2) if text not in (ODD[6], ODD[7])]
+    expected = [translations[0].text for translations in translator.translate(texts, beam=beam)]
+    for start in range(0, count, 50):  # a minute at most
+        assert page.evaluate(TRANSLATE_ALL, texts[start : start + 50]) == expected[start : start + 50]
+
+
+@pytest.mark.browser
 def test_an_address_opens_its_text_and_state(open_playground, translator):
     text = "Thank you & <script>alert(1)</script>"
     page = open_playground(f"#layer=encoder.1&head=3&text={quote(text)}&greedy=1")
@@ -103,6 +123,128 @@ def test_any_text_is_shown_as_text_and_cut_with_a_notice(open_playground):
     assert page.locator("main script, main b").count() == 0
 
 
+# What if?
+
+SENTENCE = "The cat is small."
+
+
+def answered(page) -> None:
+    page.wait_for_selector("#live-translation:not(.outdated)", state="attached")
+    settle(page)
+
+
+@pytest.mark.browser
+def test_a_head_is_switched_off_and_compared_and_is_in_the_address(open_playground, translator):
+    page = open_playground(f"#text={quote(SENTENCE)}&layer=cross.2&head=5&views=text")
+    original = page.locator("#live-translation").text_content()
+    page.get_by_text("What if?", exact=True).press("Enter")
+    page.get_by_role("button", name="Switch off cross.2, head 5").press("Enter")
+    expect(page.locator("#live-changed")).to_be_visible()
+    answered(page)
+    assert page.locator("#live-translation").text_content() == original
+    page.wait_for_function("() => location.hash.includes('off=cross.2.5')")
+    page.get_by_role("button", name="Compare", exact=True).click()
+    expect(page.locator(".compare-panel.b")).to_contain_text("The model as it is")
+    page = open_playground(page.evaluate("location.hash"))
+    expect(page.get_by_role("button", name="Switch on cross.2, head 5")).to_be_visible()
+    page.get_by_role("button", name="Undo all changes").click()
+    expect(page.locator("#live-changed")).to_be_hidden()
+    page.wait_for_function("() => !location.hash.includes('off=')")
+
+
+@pytest.mark.browser
+def test_the_temperature_and_what_is_left_out_change_the_text_and_the_differences_are_marked(open_playground):
+    page = open_playground("#temperature=10&without=positions")
+    answered(page)
+    texts = [page.locator(f"#live-{name}") for name in ("translation", "changed")]
+    assert texts[0].text_content() != texts[1].text_content()
+    assert texts[1].locator("mark").count() > 0
+    expect(page.locator("#live-difference")).to_contain_text("words differ")
+    expect(page.locator("#temperature")).to_have_value("10")
+    page.locator("#temperature").fill("1")
+    page.get_by_label("without positions").uncheck()
+    page.get_by_label("without the mask").check()
+    page.wait_for_function("() => /without=mask/.test(location.hash) && !/temperature/.test(location.hash)")
+    answered(page)
+    assert page.locator("#matrix canvas").count() == 1
+
+
+@pytest.mark.browser
+def test_another_next_word_is_continued(open_playground, translator):
+    page = open_playground(f"#text={quote(SENTENCE)}&views=text")
+    page.locator(".choices summary").click()
+    choices = page.locator(".probabilities li")
+    expect(choices.first).to_have_class("written")
+    other = choices.nth(1).get_by_role("button")
+    word = other.text_content()
+    other.click()
+    answered(page)
+    assert page.locator("#live-changed").text_content().startswith(word)
+    page.wait_for_function("() => location.hash.includes('begins=')")
+    begin = parse_qs(page.evaluate("location.hash.slice(1)"))["begins"][0]
+    assert translator.tokenizer.decode([[int(begin)]]) == [word]
+    type_text(page, "Thank you.")
+    expect(page.locator("#live-changed")).to_be_hidden()  # of another sentence
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("theme", "width"), each_value(["light", "dark"], [1280, 400]))
+def test_nothing_serious_is_found_by_axe(open_playground, axe, theme, width):
+    fragment = f"#text={quote(SENTENCE)}&theme={theme}&off=cross.2.5,encoder.0.1&begins=300&layer=cross.2&head=5"
+    page = open_playground(fragment, width=width)
+    for summary in page.locator(".live summary").all():
+        if summary.evaluate("node => !node.parentElement.open"):
+            summary.click()
+    settle(page)
+    page.evaluate(axe)
+    assert page.evaluate(VIOLATIONS) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.browser
+def test_the_text_and_its_arcs_are_on_the_first_screen(open_playground):
+    page = open_playground(width=1280, height=720)
+    settle(page)
+    assert page.locator("#text .token").first.bounding_box()["y"] < 640
+
+
+# Other models
+
+
+@pytest.mark.browser
+def test_a_gpt_continues_a_text(open_file, tmp_path):
+    torch.manual_seed(0)
+    tokenizer = train_bpe(["the cat sat on the mat"], vocab_size=290, sample_by="document")
+    model = GPT(GPTConfig(tokenizer.vocab_size, **SMALL, sample_by="document")).eval()
+    pipeline = TextGenerator(model, tokenizer)
+    page = open_file(write_playground(pipeline, tmp_path / "gpt.html", example="the cat"))
+    page.wait_for_selector(".panel")
+    type_text(page, "the mat")
+    (text,) = pipeline.generate(["the mat"], max_new_tokens=20)
+    assert page.locator("#live-translation").text_content() == f"… {page.evaluate(ESCAPED, text)}"
+    ids = pipeline.encode_prompts(["the mat"])
+    best = model(torch.tensor(ids)).logits[0, -1].detach().softmax(-1).max()
+    assert float(page.locator(".probabilities .value").first.text_content()) == pytest.approx(float(best), abs=1e-3)
+    assert page.locator(".view-buttons button").all_text_contents()[:2] == ["Text", "Matrix"]
+
+
+@pytest.mark.browser
+def test_a_bert_fills_masks(open_file, tmp_path):
+    torch.manual_seed(0)
+    tokenizer = train_bpe(["the cat sat on the mat"], vocab_size=290)
+    pipeline = TextEncoder(Bert(BertConfig(tokenizer.vocab_size, **SMALL, head="masked_lm")).eval(), tokenizer)
+    page = open_file(write_playground(pipeline, tmp_path / "bert.html"))
+    page.wait_for_selector(".panel")
+    type_text(page, "the <mask> sat")
+    (prediction,) = pipeline.fill_mask("the <mask> sat")
+    assert page.locator(".probabilities li").count() == 5
+    best = max(prediction.probabilities.values())
+    assert float(page.locator(".probabilities .value").first.text_content()) == pytest.approx(best, abs=1e-3)
+    type_text(page, "the cat")
+    assert page.locator(".choices").is_hidden()
+    assert page.locator("main").is_visible()
+
+
 def test_a_model_that_the_page_cannot_run_is_refused_with_the_reasons(tmp_path):
     sizes: dict[str, Any] = {
         "d_model": 16,
@@ -119,6 +261,50 @@ def test_a_model_that_the_page_cannot_run_is_refused_with_the_reasons(tmp_path):
     assert "model: expected positions that are added to embeddings, got 'rotary' in attention" in str(raised.value)
     assert "tokenizer: expected a byte-level BPE or WordPiece, got another" in str(raised.value)
     assert not (tmp_path / "a.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (GPT(GPTConfig(290, **SMALL, positions="rotary")), "positions that are added to embeddings, got 'rotary'"),
+        (GPT(GPTConfig(290, **SMALL, positions="alibi")), "positions that are added to embeddings, got 'alibi'"),
+        (Bert(BertConfig(290, **SMALL, positions="t5")), "positions that are added to embeddings, got 't5'"),
+        (GPT(GPTConfig(290, **SMALL, sliding_window=50)), "a sliding_window of at least 120 tokens, got 50"),
+    ],
+    ids=["rotary", "alibi", "t5", "window"],
+)
+def test_models_that_would_be_computed_wrongly_are_refused(model, reason):
+    (problem,) = model_problems(model)
+    assert reason in problem
+
+
+def edited_bpe(change) -> Tokenizer:
+    tokenizer = train_bpe(["the cat"], vocab_size=290)
+    parts = tokenizer.parts()
+    change(parts)
+    return Tokenizer({"tokenizer.json": json.dumps(parts).encode()})
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda parts: parts["model"].update(byte_fallback=True), "a byte-level BPE or WordPiece"),
+        (lambda parts: parts.update(pre_tokenizer={"type": "Whitespace"}), "a Split by a regular expression"),
+        (lambda parts: parts.update(normalizer={"type": "NFKC"}), "only NFC, Strip, Prepend, Replace as normalizers"),
+        (lambda parts: parts.update(decoder={"type": "Fuse"}), "ByteLevel and Replace as decoder"),
+        (
+            lambda parts: parts["pre_tokenizer"]["pretokenizers"][0].update(pattern={"Regex": r"(?i:a)|\s+"}),
+            "a regular expression that JavaScript has, too",
+        ),
+        (
+            lambda parts: parts["added_tokens"][0].update(rstrip=True),
+            "special tokens that are found before normalization, with spaces only before them",
+        ),
+    ],
+)
+def test_tokenizers_that_would_be_computed_wrongly_are_refused(change, reason):
+    assert reason in "; ".join(tokenizer_problems(edited_bpe(change), reads_special=True))
+    assert tokenizer_problems(edited_bpe(lambda _: None), reads_special=True) == []
 
 
 def test_the_policy_opens_only_what_the_model_needs(tmp_path):

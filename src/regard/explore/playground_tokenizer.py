@@ -44,6 +44,7 @@ def _wordpiece_conditions(parts: Mapping[str, Any]) -> dict[str, bool]:
     return {
         "BertNormalizer as normalizer": normalizer.get("type") == "BertNormalizer",
         "BertPreTokenizer as pre-tokenizer": splitter.get("type") == "BertPreTokenizer",
+        "WordPiece as decoder": (parts["decoder"] or {}) == {"type": "WordPiece", "prefix": "##", "cleanup": True},
         "an entry for unknown words": parts["model"]["unk_token"] in parts["model"]["vocab"],
     }
 

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from itertools import islice, product
+from itertools import product
 
 from regard.explore.playground import EXAMPLE
 
-SUBJECTS = ("The old man", "My sister", "Nobody", "She", "The children", "Tom's dog", "A well-known doctor", "We")
-VERBS = ("saw", "didn't like", "has already bought", "was looking for", "will never forget", "gave me")
-OBJECTS = ("the house.", "a red car, too.", "3 apples!", "it?", "the U.S. president", "what you said yesterday.")
+SUBJECTS = ("The old man", "My sister", "Nobody", "She", "The children", "Tom's dog", "A well-known doctor", "We", "I")
+VERBS = (
+    "saw",
+    "didn't like",
+    "has already bought",
+    "was looking for",
+    "will never forget",
+    "gave me",
+    "might need",
+    "was told about",
+)
+OBJECTS = (
+    "the house.",
+    "a red car, too.",
+    "3 apples!",
+    "it?",
+    "the U.S. president",
+    "what you said yesterday.",
+    "nothing new.",
+)
 ODD = (
     EXAMPLE,
     "  two   spaces\tand a\nline end  ",
@@ -25,5 +42,7 @@ ODD = (
 
 
 def sentences(count: int) -> list[str]:
+    """Different ones, as far as there are (515)."""
     combinations = [f"{subject} {verb} {thing}" for subject, verb, thing in product(SUBJECTS, VERBS, OBJECTS)]
-    return [*ODD, *islice(combinations[::-3] + combinations, count - len(ODD))]
+    order = sorted(range(len(combinations)), key=lambda index: index * 101 % len(combinations))
+    return [*ODD, *(combinations[index] for index in order)][:count]

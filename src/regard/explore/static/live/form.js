@@ -30,7 +30,7 @@ export class Form {
     this.wording = WORDING[model.kind];
     this.input = element("textarea", {
       id: "live-text",
-      rows: 2,
+      rows: 1,
       dir: "auto",
       spellcheck: "false",
       autocomplete: "off",
@@ -53,8 +53,9 @@ export class Form {
     this.input.addEventListener("input", () => change({ text: this.input.value, begins: [] }));
     this.greedy.addEventListener("change", () => change({ greedy: this.greedy.checked }));
     const heading = element("h1", {}, element("label", { for: "live-text" }, this.hint()));
-    const parts = [this.input, this.output, this.changed, this.difference, search, this.choices.node, this.whatIf.node];
-    this.node = element("form", { class: "live" }, heading, ...parts, this.notice);
+    const more = element("div", { class: "more" }, this.choices.node, this.whatIf.node, search);
+    const parts = [this.input, this.output, this.changed, this.difference, more, this.notice];
+    this.node = element("form", { class: "live" }, heading, ...parts);
     this.node.addEventListener("submit", (event) => event.preventDefault());
     this.update(typed);
   }

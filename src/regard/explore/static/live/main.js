@@ -72,7 +72,12 @@ async function run(asked) {
 /** @param {Computed} result @param {Computed | null} changed */
 function recordingOf(result, changed) {
   const recording = new LiveRecording(model, typed.text, changed ?? result);
-  if (changed) recording.compare(new LiveRecording(model, typed.text, result));
+  if (changed) {
+    const original = new LiveRecording(model, typed.text, result);
+    recording.title = "With the change";
+    original.title = "The model as it is";
+    recording.compare(original);
+  }
   return recording;
 }
 

@@ -35,8 +35,8 @@ export class LiveRecording extends Recording {
   /** Show the difference to another recording of the same model. @param {LiveRecording} other */
   compare(other) {
     this.compareWith = other;
-    this.counterparts = this.layers.map((_, layer) => layer);
-    this.alignments = this.sequences.map((sequence, index) => ({
+    other.counterparts = this.layers.map((_, layer) => layer);
+    other.alignments = this.sequences.map((sequence, index) => ({
       sequences: /** @type {[number, number]} */ ([index, index]),
       tokens: commonRuns(sequence.tokens, other.sequences[index].tokens),
       words: commonRuns(sequence.words.display, other.sequences[index].words.display),

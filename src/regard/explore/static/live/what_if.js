@@ -73,8 +73,8 @@ export class WhatIf {
     if (!this.reset.hidden) this.node.open = true;
     const named = typed.off.slice(0, MAX_SWITCHES).map((name) => {
       const [kind, layer, head] = name.split(".");
-      const title = `Switch on ${kind}.${layer}, head ${head}`;
-      return button(`${kind}.${layer}, head ${head} is off ×`, title, () => this.toggle([name]));
+      const text = `${kind}.${layer}, head ${head} is off ×`;
+      return button(text, `${text}: switch it on`, () => this.toggle([name]));
     });
     const more = typed.off.length - named.length;
     this.heads.replaceChildren(...named, more > 0 ? hint(`and ${more} more`) : "");

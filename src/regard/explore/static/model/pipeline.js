@@ -114,10 +114,9 @@ export class Pipeline {
     const masks = ids.flatMap((id, position) => (id === mask ? [position] : []));
     const choices = this.matrices.tensors.has("mlm_head.dense.weight") ? this.fillings(output, masks) : [];
     const best = new Map(masks.flatMap((position, index) => (choices[index] ? [[position, choices[index][0]]] : [])));
-    const { before, after } = this.header;
     const filled = ids.map((id, position) => best.get(position)?.token ?? id);
     return {
-      text: choices.length ? this.tokenizer.decode(filled.slice(before.length, filled.length - after.length)) : "",
+      text: choices.length ? this.tokenizer.decode(filled) : "",
       sequences: { source: ids },
       written: [...best.values()].map(({ token }) => token),
       choices,

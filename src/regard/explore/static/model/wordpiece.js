@@ -7,6 +7,21 @@ const CHINESE = /[\u4e00-\u9fff\u3400-\u4dbf\u{20000}-\u{2a6df}\u{2a700}-\u{2cea
 const CONTROLS = /(?![\t\n\r])[\0\ufffd\p{Cc}\p{Cf}\p{Co}]/gu;
 const PUNCTUATION = /([!-/:-@[-`{-~\p{P}])/u;
 
+/** How tokenizers undoes the splitting of English punctuation. */
+const SPACED = [
+  [" .", "."],
+  [" ?", "?"],
+  [" !", "!"],
+  [" ,", ","],
+  [" ' ", "'"],
+  [" n't", "n't"],
+  [" 'm", "'m"],
+  [" do not", " don't"],
+  [" 's", "'s"],
+  [" 've", "'ve"],
+  [" 're", "'re"],
+];
+
 /** A vocabulary of words and of parts that continue them. */
 export class WordPiece {
   /** @param {WordPieceHeader} header */
@@ -48,9 +63,10 @@ export class WordPiece {
   /** @param {number[]} ids @returns {string} */
   decode(ids) {
     const { vocab, prefix } = this.header;
-    return ids
-      .map((id) => (vocab[id].startsWith(prefix) ? vocab[id].slice(prefix.length) : ` ${vocab[id]}`))
-      .join("")
-      .trim();
+    const parts = ids.map((id, index) => {
+      if (index === 0) return vocab[id];
+      return vocab[id].startsWith(prefix) ? vocab[id].slice(prefix.length) : ` ${vocab[id]}`;
+    });
+    return parts.map((part) => SPACED.reduce((text, [from, to]) => text.replaceAll(from, to), part)).join("");
   }
 }
