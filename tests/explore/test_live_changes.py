@@ -15,6 +15,7 @@ from helpers.explore.live_models import assert_same_numbers, forward, run_in_nod
 from regard.models import GPT, Bert, BertConfig, GPTConfig, Transformer, TransformerConfig
 from regard.nn.absolute_positions import NoPositions
 from regard.nn.multi_head_attention import MultiHeadAttention
+from regard.nn.relative_positions import AlibiPositions
 from regard.pipelines import TextEncoder, TextGenerator, Translator
 from regard.text.tokenizer import train_bpe, train_translation_bpe
 
@@ -69,6 +70,16 @@ def without_positions(model: Any) -> None:
     for name in ("positions", "src_positions", "tgt_positions"):
         if hasattr(model, name):
             setattr(model, name, NoPositions())
+    for module in model.modules():
+        if isinstance(module, MultiHeadAttention):
+            module.positions = None
+
+
+def cool(model: Any) -> None:
+    """All scores are divided by 2.5."""
+    scale_scores(model, 1 / 2.5)
+    for positions in {module for module in model.modules() if isinstance(module, AlibiPositions)}:
+        positions.slopes /= 2.5
 
 
 def without_mask(model: Any) -> None:
@@ -77,7 +88,7 @@ def without_mask(model: Any) -> None:
 
 LAYERS = {"translate": "cross.1", "generate": "decoder.1", "fill-mask": "encoder.1"}
 CHANGES: dict[str, tuple[dict[str, Any], Change]] = {
-    "temperature": ({"temperature": 2.5}, lambda model: scale_scores(model, 1 / 2.5)),
+    "temperature": ({"temperature": 2.5}, cool),
     "scale": ({"without": ["scale"]}, lambda model: scale_scores(model, math.sqrt(8))),
     "positions": ({"without": ["positions"]}, without_positions),
 }
@@ -112,6 +123,17 @@ def test_a_change_is_that_of_python(pipelines, kind, name, tmp_path):
     if kind != "fill-mask":
         greedy = after.logits[0].argmax(-1).tolist()
         assert result["written"] == greedy[len(greedy) - len(result["written"]) :]
+
+
+@pytest.mark.parametrize("positions", ["rotary", "alibi"])
+@pytest.mark.parametrize("name", ["temperature", "positions"])
+def test_positions_in_attention_are_changed_too(positions, name, tmp_path):
+    torch.manual_seed(0)
+    bpe = train_bpe([TEXT], vocab_size=290, sample_by="document")
+    config = GPTConfig(bpe.vocab_size, **SIZES, num_layers=2, sample_by="document", positions=positions)
+    pipeline = TextGenerator(GPT(config).eval(), bpe)
+    options, change = CHANGES[name]
+    run(pipeline, tmp_path, {"change": options}, change)
 
 
 @pytest.mark.parametrize("kind", ["translate", "generate"])

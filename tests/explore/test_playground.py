@@ -254,11 +254,11 @@ def test_a_model_that_the_page_cannot_run_is_refused_with_the_reasons(tmp_path):
         "num_decoder_layers": 1,
     }
     characters = train_char(["ab"])
-    rotary = TransformerConfig(characters.vocab_size, **sizes, positions="rotary")
-    pipeline = Translator(Transformer(rotary).eval(), characters)
+    relative = TransformerConfig(characters.vocab_size, **sizes, positions="relative")
+    pipeline = Translator(Transformer(relative).eval(), characters)
     with pytest.raises(InvalidArgument) as raised:
         write_playground(pipeline, tmp_path / "a.html")
-    assert "model: expected positions that are added to embeddings, got 'rotary' in attention" in str(raised.value)
+    assert "'alibi' or 't5', got 'relative'" in str(raised.value)
     assert "tokenizer: expected a byte-level BPE or WordPiece, got another" in str(raised.value)
     assert not (tmp_path / "a.html").exists()
 
@@ -266,12 +266,13 @@ def test_a_model_that_the_page_cannot_run_is_refused_with_the_reasons(tmp_path):
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (GPT(GPTConfig(290, **SMALL, positions="rotary")), "positions that are added to embeddings, got 'rotary'"),
-        (GPT(GPTConfig(290, **SMALL, positions="alibi")), "positions that are added to embeddings, got 'alibi'"),
-        (Bert(BertConfig(290, **SMALL, positions="t5")), "positions that are added to embeddings, got 't5'"),
+        (
+            GPT(GPTConfig(290, **SMALL, positions="relative")),
+            "positions that are added to embeddings, 'rotary', 'alibi' or 't5', got 'relative'",
+        ),
         (GPT(GPTConfig(290, **SMALL, sliding_window=50)), "a sliding_window of at least 120 tokens, got 50"),
     ],
-    ids=["rotary", "alibi", "t5", "window"],
+    ids=["relative", "window"],
 )
 def test_models_that_would_be_computed_wrongly_are_refused(model, reason):
     (problem,) = model_problems(model)

@@ -32,8 +32,8 @@ def playground(
         regard playground
         regard playground --model runs/toy-translation/best -o toy.html
 
-    A model that the page cannot run is refused with the reason: it must be a Transformer, GPT or BERT of this library
-    with positions that are added to embeddings, and with a byte-level BPE or WordPiece.
+    A model that the page cannot run is refused with the reason: it must be a Transformer, GPT or BERT of this library,
+    without relative positions (Shaw), and with a byte-level BPE or WordPiece.
     """
     check_suffix(output, PAGE_SUFFIXES)
     from regard.explore.playground import write_playground

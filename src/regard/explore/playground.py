@@ -9,19 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
+import regard
 from regard.analysis.head_scores import HEAD_SCORES
 from regard.errors import InvalidArgument, raise_problems, short_repr
 from regard.explore.html_page import render_html
 from regard.explore.opening import opening_head
+from regard.explore.pack import score_name
 from regard.explore.page_format import byte_planes, float_array, write_block
 from regard.explore.playground_tokenizer import tokenizer_header, tokenizer_problems
 from regard.explore.static_files import module_scripts
 from regard.files import atomic_write
 from regard.models import GPT, Bert, Transformer
-from regard.models.layers import has_attention_positions
 from regard.nn.absolute_positions import AbsolutePositions, NoPositions
+from regard.nn.relative_positions import AlibiPositions, AttentionPositions, T5Positions
+from regard.nn.rotary_positions import RotaryPositions
 from regard.text.display import display_tokens
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokens import SPACE, is_special
@@ -38,7 +42,11 @@ NEW_TOKENS = 20
 """That a language model writes."""
 MAX_BYTES = 2**28
 """Of the weights of a model in a page, as float32."""
+MAX_POSITIONS = 256
+"""Of a text and of what is generated for it."""
 BEAM = 5
+_INSIDE = {RotaryPositions, AlibiPositions, T5Positions}
+"""Positions in attention."""
 _UNUSED = ("positions.", "src_positions.", "tgt_positions.", "token_type_embedding.", "pooler.", "classifier.")
 _NAMES = {GPT: {"token_embedding": "tgt_embedding"}, Bert: {"token_embedding": "src_embedding"}, Transformer: {}}
 """How the page calls modules."""
@@ -58,8 +66,8 @@ def write_playground(
     in bfloat16, are left out. It is written whole or not at all.
 
     Args:
-        pipeline: A pipeline whose model is a `regard.models.Transformer`, `GPT` or `Bert` with positions that are added
-            to embeddings, and with a byte-level BPE or, for a BERT, WordPiece.
+        pipeline: A pipeline whose model is a `regard.models.Transformer`, `GPT` or `Bert` without `RelativePositions`,
+            and with a byte-level BPE or WordPiece.
         path: The file to write; an existing file is replaced.
         example: The text that the page opens with. Default: a sentence; for a BERT that fills masks, with one.
         progress: Called with the share of the weights that was packed since the last call.
@@ -152,6 +160,7 @@ def pack_model(
         },
         "tied": _tied(model),
         "scores": HEAD_SCORES,
+        "score_names": {each.name: score_name(each.weights.request.score) for each in recording.layers},
         "before": task.before,
         "after": task.after,
         "ends": task.ends,
@@ -194,10 +203,10 @@ def model_problems(model: object) -> list[str]:
         return [f"model: expected a Transformer, GPT or Bert, got {type(model).__name__}, which the page cannot run"]
     problems, config = [], model.config
     added = model.src_positions if isinstance(model, Transformer) else model.positions
-    if not isinstance(added, AbsolutePositions | NoPositions) or has_attention_positions(config):
-        problems.append(
-            f"model: expected positions that are added to embeddings, got {short_repr(config.positions)} in attention"
-        )
+    inside = [type(positions) for positions in _attention_positions(model).values()]
+    if not isinstance(added, AbsolutePositions | NoPositions) or not set(inside) <= _INSIDE:
+        known = "added to embeddings, 'rotary', 'alibi' or 't5'"
+        problems.append(f"model: expected positions that are {known}, got {short_repr(config.positions)}")
     if isinstance(model, Transformer) and model.config.vocab_size != model.config.decoder_vocab_size:
         sizes = f"{model.config.vocab_size} and {model.config.decoder_vocab_size}"
         problems.append(f"model: expected one vocabulary for source and target, got two, of {sizes} entries")
@@ -211,6 +220,26 @@ def model_problems(model: object) -> list[str]:
             f"got {count >> 20} MiB"
         )
     return problems
+
+
+def _attention_positions(model: Transformer | GPT | Bert) -> dict[str, AttentionPositions]:
+    """The positions in self-attention, by the name of the stack; those of the first layer, which all share."""
+    stacks = {name: getattr(model, name, None) for name in ("encoder", "decoder")}
+    first = {name: stack.layers[0].self_attention.positions for name, stack in stacks.items() if stack is not None}
+    return {name: positions for name, positions in first.items() if positions is not None}
+
+
+def _place_tensors(model: Transformer | GPT | Bert) -> dict[str, Tensor]:
+    """Cosines and sines (2, positions, pairs), and what is added to scores at each distance (heads, distances)."""
+    tensors, length = {}, min(model.config.max_seq_len, MAX_POSITIONS)
+    for stack, positions in _attention_positions(model).items():
+        if isinstance(positions, RotaryPositions):
+            tensors["rotary"] = positions.table_for(length)[:, :length]
+        else:
+            zeros = torch.zeros(1, model.config.num_heads, length, 1)
+            scores = regard.weights(zeros, zeros, score=positions.score_bias()).scores.dense()[0].detach()
+            tensors[f"{stack}_bias"] = torch.cat([scores[:, -1], scores[:, 0, 1:]], dim=1)
+    return tensors
 
 
 def _tied(model: nn.Module) -> dict[str, str]:
@@ -229,7 +258,7 @@ def _parameters(model: nn.Module) -> list[tuple[str, Tensor]]:
     found = []
     for name, parameter in model.named_parameters(remove_duplicate=False):
         module, _, rest = name.partition(".")
-        if not name.startswith(_UNUSED):
+        if not name.startswith(_UNUSED) and ".positions." not in name:
             found.append((f"{names.get(module, module)}.{rest}", parameter))
     return found
 
@@ -246,6 +275,7 @@ def _planes(model: Transformer | GPT | Bert, progress: Callable[[float], None] |
     for name, positions in tables.items():
         if isinstance(positions, AbsolutePositions):
             tensors[name] = positions.table_for(length)[:length]
+    tensors |= _place_tensors(model)
     if isinstance(model, Bert) and model.token_type_embedding is not None:
         tensors["token_type"] = model.token_type_embedding.weight[0]
     total = sum(tensor.numel() for tensor in tensors.values())

@@ -56,7 +56,7 @@ def assert_same_numbers(model: nn.Module, results, numbers: np.ndarray, *, only_
         for expected, is_compared in parts:
             actual = numbers[start : start + expected.numel()]
             if is_compared:
-                np.testing.assert_allclose(actual, expected.flatten().numpy(), rtol=0, atol=1e-4)
+                np.testing.assert_allclose(actual, expected.detach().flatten().numpy(), rtol=0, atol=1e-4)
             start += expected.numel()
     assert start == len(numbers)
 

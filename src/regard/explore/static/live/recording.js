@@ -12,7 +12,7 @@ import { sequenceHeader } from "#live/words.js";
  * @import { Sequence, SequenceHeader } from '#data/sequence.js'
  * @import { Computed, LayerNumbers, ModelHeader } from '#model/computed.js'
  * @typedef {ModelHeader & {name: string, vocabulary: import("#live/words.js").Vocabulary, opening: {layer: string, head: number, reason: string},
- *   scores: string[], example: string, beam: number}} PlaygroundHeader  See playground.py.
+ *   scores: string[], score_names: Record<string, string | null>, example: string, beam: number}} PlaygroundHeader  See playground.py.
  */
 
 /** The sequences of the rows and the columns. @type {Record<string, Record<string, [string, string]>>} */
@@ -86,7 +86,11 @@ function header(model, text, computed) {
 }
 
 /** @param {PlaygroundHeader} model @param {LayerNumbers} numbers @param {{roles: string[], sequences: SequenceHeader[], scale: number}} text @returns {LayerHeader} */
-function layerHeader({ kind: model, config, scores: names }, { name, weights }, { roles, sequences, scale }) {
+function layerHeader(
+  { kind: model, config, scores: names, score_names: scoreNames },
+  { name, weights },
+  { roles, sequences, scale },
+) {
   const [kind] = name.split(".");
   const [queries, keys] = AXES[model][kind].map((role) => roles.indexOf(role));
   const { num_heads: heads, num_kv_heads: kvHeads, head_dim: size } = config;
@@ -99,7 +103,7 @@ function layerHeader({ kind: model, config, scores: names }, { name, weights }, 
     queries,
     keys,
     scale,
-    score: null,
+    score: scoreNames[name],
     has_sinks: false,
     has_gradient: false,
     scores: {

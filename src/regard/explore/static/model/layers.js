@@ -5,7 +5,9 @@
  * @typedef {{d_model: number, num_heads: number, num_kv_heads: number, head_dim: number, activation: string, gated: boolean, norm: string,
  *   norm_first: boolean, norm_eps: number, num_encoder_layers: number, num_decoder_layers: number, scale_embeddings: boolean, max_seq_len: number, vocab_size: number,
  *   pad_id: number, bos_id: number, eos_id: number}} Config  Of regard.models; a BERT has no layers of a decoder, a GPT none of an encoder.
- * @typedef {{track: Track, count: number}} Context  What a row attends to: the first `count` keys of a track.
+ * @typedef {{track: Track, count: number, position: number}} Context  What a row attends to: the first `count` keys of a track; and its own position.
+ * @typedef {{rotary: Float32Array | null, bias: Float32Array | null}} Places  Of self-attention: cosines and sines (2, positions, pairs), and what is
+ *   added to the scores of each head at each distance (heads, 2 · positions − 1).
  */
 
 /** What one attention layer computed for one sequence: a vector for each token, and the weights of each query, (heads, keys). */
@@ -62,10 +64,13 @@ export class Norm {
 
 /** Multi-head attention; consecutive query heads share a key and value head if there are fewer of these. */
 export class Attention {
-  /** @param {Matrices} matrices @param {string} name @param {Config} config */
-  constructor(matrices, name, { num_heads: heads, num_kv_heads: kvHeads, head_dim: size }) {
+  /** @param {Matrices} matrices @param {string} name @param {Config} config @param {Places} places */
+  constructor(matrices, name, { num_heads: heads, num_kv_heads: kvHeads, head_dim: size }, places = NOWHERE) {
     this.matrices = matrices;
     this.heads = heads;
+    this.own = places;
+    this.places = places;
+    this.temperature = 1;
     this.shared = heads / kvHeads;
     this.size = size;
     this.scale = 1 / Math.sqrt(size);
@@ -78,10 +83,12 @@ export class Attention {
     this.out = matrices.linear(`${name}.out_proj`);
   }
 
-  /** Compute something else. @param {{off: number[], temperature: number, scaled: boolean}} change  Heads that are left out, and what the scores are divided by. */
-  change({ off, temperature, scaled }) {
+  /** Compute something else. @param {{off: number[], temperature: number, scaled: boolean, positioned: boolean}} change  Heads that are left out, what the scores are divided by, and whether there are positions. */
+  change({ off, temperature, scaled, positioned }) {
     this.off = off;
+    this.temperature = temperature;
     this.scale = (scaled ? 1 / Math.sqrt(this.size) : 1) / temperature;
+    this.places = positioned ? this.own : NOWHERE;
   }
 
   /** The vector of each row after a linear map. @param {Float32Array} x @param {Linear} linear */
@@ -92,26 +99,45 @@ export class Attention {
     );
   }
 
-  /** Keys and values of tokens. @param {Float32Array} x */
-  memory(x) {
-    return { keys: this.project(x, this.key), values: this.project(x, this.value) };
+  /** Keys and values of tokens at some positions. @param {Float32Array} x @param {number[]} positions */
+  memory(x, positions) {
+    const keys = this.project(x, this.key);
+    for (const [row, key] of keys.entries()) this.rotate(key, positions[row]);
+    return { keys, values: this.project(x, this.value) };
+  }
+
+  /** Turn pairs of features of each head by angles that grow with the position. @param {Float32Array} vector @param {number} position */
+  rotate(vector, position) {
+    const { size } = this;
+    const { rotary } = this.places;
+    if (!rotary) return;
+    const pairs = Math.floor(size / 2);
+    const [cosines, sines] = [position * pairs, rotary.length / 2 + position * pairs];
+    for (let start = 0; start < vector.length; start += size) {
+      for (let pair = 0; pair < pairs; pair++) {
+        const [first, second] = [vector[start + pair], vector[start + pairs + pair]];
+        const [cosine, sine] = [rotary[cosines + pair], rotary[sines + pair]];
+        vector[start + pair] = first * cosine - second * sine;
+        vector[start + pairs + pair] = first * sine + second * cosine;
+      }
+    }
   }
 
   /** Each row attends to its context, where its query and its weights are added. @param {Float32Array} x @param {Context[]} contexts */
   attend(x, contexts) {
     const joined = new Float32Array(contexts.length * this.query.outer);
     for (const [row, query] of this.project(x, this.query).entries()) {
-      const { track, count } = contexts[row];
+      const { track } = contexts[row];
+      this.rotate(query, contexts[row].position);
       track.queries.push(query);
-      track.weights.push(
-        this.attendRow(query, track, count, joined.subarray(row * query.length, (row + 1) * query.length)),
-      );
+      const result = joined.subarray(row * query.length, (row + 1) * query.length);
+      track.weights.push(this.attendRow(query, contexts[row], result));
     }
     return this.matrices.multiply(joined, this.out);
   }
 
-  /** The weights (heads, keys) of a query; their sums of values go into `result`. @param {Float32Array} query @param {Track} track @param {number} count @param {Float32Array} result */
-  attendRow(query, { keys, values }, count, result) {
+  /** The weights (heads, keys) of a query; their sums of values go into `result`. @param {Float32Array} query @param {Context} context @param {Float32Array} result */
+  attendRow(query, { track: { keys, values }, count, position }, result) {
     const { heads, shared, size, scale } = this;
     const weights = new Float32Array(heads * count);
     for (let key = 0; key < count; key++) {
@@ -123,6 +149,7 @@ export class Attention {
         weights[head * count + key] = product * scale;
       }
     }
+    this.addBias(weights, count, position);
     for (let head = 0; head < heads; head++) softmax(weights, head * count, (head + 1) * count);
     for (let key = 0; key < count; key++) {
       const vector = values[key];
@@ -135,7 +162,21 @@ export class Attention {
     for (const head of this.off) result.fill(0, head * size, (head + 1) * size);
     return weights;
   }
+
+  /** @param {Float32Array} scores  (heads, keys) @param {number} count @param {number} position */
+  addBias(scores, count, position) {
+    const { bias } = this.places;
+    if (!bias) return;
+    const distances = bias.length / this.heads;
+    for (let head = 0; head < this.heads; head++) {
+      const same = head * distances + (distances - 1) / 2 - position;
+      for (let key = 0; key < count; key++) scores[head * count + key] += bias[same + key] / this.temperature;
+    }
+  }
 }
+
+/** @type {Places} */
+const NOWHERE = { rotary: null, bias: null };
 
 /** Of the numbers from a place to another. @param {Float32Array} numbers @param {number} start @param {number} end */
 function softmax(numbers, start, end) {

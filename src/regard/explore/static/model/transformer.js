@@ -3,7 +3,7 @@
 import { Attention, FeedForward, Norm, residual, Track } from "#model/layers.js";
 
 /**
- * @import { Config, Context } from '#model/layers.js'
+ * @import { Config, Context, Places } from '#model/layers.js'
  * @import { Matrices } from '#model/matrices.js'
  * @typedef {{tracks: Track[], output: Float32Array, memories: {keys: Float32Array[], values: Float32Array[]}[]}} Encoded
  *   A source: what the encoder's layers computed, their output, and keys and values for each layer of the decoder.
@@ -17,12 +17,12 @@ export const UNCHANGED = { off: [], temperature: 1, without: [] };
 
 /** One layer of the encoder or the decoder. */
 class Layer {
-  /** @param {Matrices} matrices @param {string} name @param {Config} config @param {boolean} cross */
-  constructor(matrices, name, config, cross) {
+  /** @param {Matrices} matrices @param {string} name @param {Config} config @param {boolean} cross @param {Places} places */
+  constructor(matrices, name, config, cross, places) {
     const norm = (/** @type {string} */ part) => new Norm(matrices, `${name}.${part}_residual.norm`, config);
     this.normFirst = config.norm_first;
     this.selfNorm = norm("self_attention");
-    this.self = new Attention(matrices, `${name}.self_attention`, config);
+    this.self = new Attention(matrices, `${name}.self_attention`, config, places);
     this.crossNorm = cross ? norm("cross_attention") : null;
     this.cross = cross ? new Attention(matrices, `${name}.cross_attention`, config) : null;
     this.feedForwardNorm = norm("feed_forward");
@@ -69,8 +69,14 @@ export class Transformer {
     this.matrices = matrices;
     this.config = config;
     const { num_encoder_layers: encoders, num_decoder_layers: decoders, norm_first: normFirst } = config;
-    const stack = (/** @type {string} */ name, /** @type {number} */ count, /** @type {boolean} */ cross) =>
-      Array.from({ length: count }, (_, index) => new Layer(matrices, `${name}.layers.${index}`, config, cross));
+    const valuesOf = (/** @type {string} */ name) => matrices.tensors.get(name)?.values ?? null;
+    const stack = (/** @type {string} */ name, /** @type {number} */ count, /** @type {boolean} */ cross) => {
+      const places = { rotary: valuesOf("rotary"), bias: valuesOf(`${name}_bias`) };
+      return Array.from(
+        { length: count },
+        (_, index) => new Layer(matrices, `${name}.layers.${index}`, config, cross, places),
+      );
+    };
     this.encoder = stack("encoder", encoders, false);
     this.decoder = stack("decoder", decoders, encoders > 0);
     this.encoderNorm = normFirst && encoders ? new Norm(matrices, "encoder.norm", config) : null;
@@ -90,7 +96,7 @@ export class Transformer {
     const scaled = !without.includes("scale");
     const set = (/** @type {Attention | null} */ attention, /** @type {string} */ layer) => {
       const heads = off.filter((name) => name.startsWith(`${layer}.`)).map((name) => Number(name.split(".")[2]));
-      attention?.change({ off: heads, temperature, scaled });
+      attention?.change({ off: heads, temperature, scaled, positioned: this.positioned });
     };
     for (const [index, layer] of this.encoder.entries()) set(layer.self, `encoder.${index}`);
     for (const [index, layer] of this.decoder.entries()) {
@@ -130,12 +136,12 @@ export class Transformer {
     let x = this.embed(ids, positions, "src");
     for (const [index, layer] of this.encoder.entries()) {
       x = layer.apply(x, (input) => {
-        Object.assign(tracks[index], layer.self.memory(input));
-        return ids.map(() => ({ track: tracks[index], count: ids.length }));
+        Object.assign(tracks[index], layer.self.memory(input, positions));
+        return positions.map((position) => ({ track: tracks[index], count: ids.length, position }));
       });
     }
     const output = this.encoderNorm?.apply(x) ?? x;
-    const memories = this.decoder.flatMap(({ cross }) => cross?.memory(output) ?? []);
+    const memories = this.decoder.flatMap(({ cross }) => cross?.memory(output, positions) ?? []);
     return { tracks, output, memories };
   }
 
@@ -153,18 +159,19 @@ export class Transformer {
     /** @type {Float32Array} */
     let x = this.embed(tokens, positions, "tgt");
     for (const [index, layer] of this.decoder.entries()) {
-      const others = states.flatMap(({ cross }) =>
-        cross.length ? [{ track: cross[index], count: cross[index].keys.length }] : [],
+      const others = states.flatMap(({ cross }, row) =>
+        cross.length ? [{ track: cross[index], count: cross[index].keys.length, position: positions[row] }] : [],
       );
       const own = (/** @type {Float32Array} */ input) => {
-        const { keys, values } = layer.self.memory(input);
+        const { keys, values } = layer.self.memory(input, positions);
         for (const [row, { self }] of states.entries()) {
           self[index].keys.push(keys[row]);
           self[index].values.push(values[row]);
         }
         return states.map(({ self }, row) => {
           const track = self[index];
-          return { track, count: this.masked ? positions[row] + 1 : track.keys.length };
+          const position = positions[row];
+          return { track, count: this.masked ? position + 1 : track.keys.length, position };
         });
       };
       x = layer.apply(x, own, others);
