@@ -138,7 +138,8 @@ def pack_model(
     assert isinstance(model, Transformer | GPT | Bert)
     assert isinstance(tokenizer, Tokenizer)
     config, task = model.config, _task(model, tokenizer)
-    example = task.example if example is None else example
+    limit = config.max_seq_len - len(task.before) - len(task.after) - (task.kind == "generate")
+    example = _beginning(task.example, tokenizer, limit) if example is None else example
     recording = pipeline.record(example)
     opening = opening_head(recording)
     layer = recording.layers[opening.layer].name
@@ -166,15 +167,21 @@ def pack_model(
         "ends": task.ends,
         "suppressed": task.suppressed,
         "mask": tokenizer.mask_id if isinstance(model, Bert) and model.mlm_head is not None else None,
-        "max_tokens": min(
-            MAX_TOKENS, config.max_seq_len - len(task.before) - len(task.after) - (task.kind == "generate")
-        ),
+        "max_tokens": min(MAX_TOKENS, limit),
         "new_tokens": NEW_TOKENS,
         "beam": BEAM,
         "example": example,
         "opening": {"layer": layer, "head": opening.head, "reason": reason},
     }
     return header, write_block(_planes(model, progress))
+
+
+def _beginning(text: str, tokenizer: Tokenizer, limit: int) -> str:
+    """The words of a text that have at most some number of tokens; at least one word."""
+    words = text.split()
+    while len(words) > 1 and len(tokenizer.encode([" ".join(words)])[0]) > limit:
+        words.pop()
+    return " ".join(words)
 
 
 def _config(model: Transformer | GPT | Bert) -> dict[str, Any]:
