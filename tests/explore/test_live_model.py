@@ -140,6 +140,11 @@ def test_language_models_continue_as_in_python(options, tmp_path):
     assert_same_texts(small_gpt(options), TEXTS, tmp_path)
 
 
+def test_a_text_that_goes_on_is_read_from_where_it_differs(tmp_path):
+    texts = ["the", "the cat", "the cat sat on", "the cat sat", "the cat sat", "the dog", "a", "the cat sat on the mat"]
+    assert_same_texts(small_gpt(GPTS["Llama"]), texts, tmp_path)
+
+
 def test_a_language_model_of_lines_ends_a_text(tmp_path):
     pipeline = small_gpt({}, sample_by="line", eos_ids=(2,), bos_id=1)
     with torch.no_grad():

@@ -57,7 +57,13 @@ export class Form {
     const parts = [this.input, this.output, this.changed, this.difference, more, this.notice];
     this.node = element("form", { class: "live" }, heading, ...parts);
     this.node.addEventListener("submit", (event) => event.preventDefault());
+    this.output.hidden = !this.writes;
     this.update(typed);
+  }
+
+  /** Whether the model writes anything. */
+  get writes() {
+    return this.model.kind !== "fill-mask" || this.model.mask !== null;
   }
 
   hint() {
@@ -72,8 +78,8 @@ export class Form {
     if (this.input.value !== typed.text) this.input.value = typed.text; // without moving the cursor
     this.greedy.checked = typed.greedy;
     this.whatIf.update(typed);
-    this.changed.hidden = !isChanged(typed);
-    this.difference.hidden = !isChanged(typed);
+    this.changed.hidden = !isChanged(typed) || !this.writes;
+    this.difference.hidden = this.changed.hidden;
     this.isOutdated = true;
   }
 

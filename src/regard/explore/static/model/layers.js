@@ -23,13 +23,13 @@ export class Track {
     this.weights = [];
   }
 
-  /** Another that goes on from here. */
-  copy() {
+  /** Another that goes on from here, or from after some tokens. @param {number} [count] */
+  copy(count) {
     return Object.assign(new Track(), {
-      queries: [...this.queries],
-      keys: [...this.keys],
-      values: [...this.values],
-      weights: [...this.weights],
+      queries: this.queries.slice(0, count),
+      keys: this.keys.slice(0, count),
+      values: this.values.slice(0, count),
+      weights: this.weights.slice(0, count),
     });
   }
 }

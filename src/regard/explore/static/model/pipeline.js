@@ -23,6 +23,7 @@ export class Pipeline {
     this.tokenizer = new Tokenizer(header.tokenizer);
     this.matrices = new Matrices(tensors, header.tied, wasm);
     this.model = new Transformer(this.matrices, header.config);
+    this.read = { state: this.model.start(), change: "" }; // by a language model, last
   }
 
   /** Null if the text shows nothing. @param {string} text @param {RunOptions} options @returns {Promise<Computed | null>} */
@@ -78,7 +79,8 @@ export class Pipeline {
     const room = header.config.max_seq_len + 1 - prompt.length; // the model does not read the last token
     const maxTokens = Math.max(Math.min(newTokens, room), begins.length + 1);
     const options = { beam: 1, maxTokens, ends, suppressed, written: begins.length, pause };
-    const found = await search(model, model.start(), [...prompt, ...begins], options);
+    const start = this.startOf(prompt, JSON.stringify(change));
+    const found = await search(model, start, [...prompt.slice(start.tokens.length), ...begins], options);
     const state = isMasked ? found.state : this.unmasked(model.start(), found.state.tokens, change);
     const choices = isMasked ? state.choices : state.choices.slice(prompt.length - 1);
     const predicted = isMasked ? found.tokens : choices.map(([{ token }]) => token);
@@ -91,6 +93,15 @@ export class Pipeline {
       finished: found.end !== null,
       layers: layerNumbers("decoder", state.self, header.config),
     };
+  }
+
+  /** What was read before of a prompt, without its last token. @param {number[]} prompt @param {string} change  In which model. */
+  startOf(prompt, change) {
+    const { tokens } = this.read.change === change ? this.read.state : this.model.start();
+    const differs = prompt.findIndex((token, index) => token !== tokens[index]);
+    const state = this.read.state.beginning(Math.min(differs < 0 ? Infinity : differs, prompt.length - 1));
+    this.read = { state, change };
+    return state;
   }
 
   /** All tokens are read at once, and each sees all. @param {State} state @param {number[]} tokens @param {Change} change */

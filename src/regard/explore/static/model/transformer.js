@@ -53,11 +53,19 @@ export class State {
 
   /** Another that goes on from here. @returns {State} */
   copy() {
-    const copied = { self: this.self.map((track) => track.copy()), cross: this.cross.map((track) => track.copy()) };
     return Object.assign(Object.create(State.prototype), {
       tokens: [...this.tokens],
       choices: [...this.choices],
-      ...copied,
+      self: this.self.map((track) => track.copy()),
+      cross: this.cross.map((track) => track.copy()),
+    });
+  }
+
+  /** Another that has read the first tokens only, without a source. @param {number} count @returns {State} */
+  beginning(count) {
+    return Object.assign(new State(0, []), {
+      tokens: this.tokens.slice(0, count),
+      self: this.self.map((track) => track.copy(count)),
     });
   }
 }
