@@ -147,7 +147,8 @@ def test_a_head_is_switched_off_and_compared_and_is_in_the_address(open_playgrou
     expect(page.locator(".compare-panel.b")).to_contain_text("The model as it is")
     page = open_playground(page.evaluate("location.hash"))
     expect(page.get_by_role("button", name="Switch on cross.2, head 5")).to_be_visible()
-    page.get_by_role("button", name="Undo all changes").click()
+    page.get_by_role("button", name="Undo all changes").press("Enter")
+    expect(page.get_by_role("button", name="Switch off cross.2, head 5")).to_be_focused()
     expect(page.locator("#live-changed")).to_be_hidden()
     page.wait_for_function("() => !location.hash.includes('off=')")
 
@@ -177,8 +178,9 @@ def test_another_next_word_is_continued(open_playground, translator):
     expect(choices.first).to_have_class("written")
     other = choices.nth(1).get_by_role("button")
     word = other.text_content()
-    other.click()
+    other.press("Enter")
     answered(page)
+    expect(page.locator(".steps button").first).to_be_focused()
     assert page.locator("#live-changed").text_content().startswith(word)
     page.wait_for_function("() => location.hash.includes('begins=')")
     begin = parse_qs(page.evaluate("location.hash.slice(1)"))["begins"][0]

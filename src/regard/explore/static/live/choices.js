@@ -44,8 +44,10 @@ export class Choices {
       });
       return node;
     });
+    const isLost = [this.steps, this.list].some((node) => node.contains(document.activeElement));
     this.steps.replaceChildren(...buttons);
     this.paint();
+    if (isLost) buttons[this.selected]?.focus();
   }
 
   paint() {

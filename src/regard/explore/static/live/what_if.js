@@ -66,6 +66,7 @@ export class WhatIf {
 
   /** @param {Typed} typed */
   update(typed) {
+    const focused = document.activeElement;
     this.typed = typed;
     this.temperature.value = String(typed.temperature);
     for (const box of this.boxes) box.checked = typed.without.includes(box.value);
@@ -77,8 +78,10 @@ export class WhatIf {
       return button(text, `${text}: switch it on`, () => this.toggle([name]));
     });
     const more = typed.off.length - named.length;
+    const isLost = this.heads.contains(focused) || (focused === this.reset && this.reset.hidden);
     this.heads.replaceChildren(...named, more > 0 ? hint(`and ${more} more`) : "");
     this.rename();
+    if (isLost) this.switch.focus();
   }
 
   /** The heads that the views show. @param {Recording} recording @param {State} state */
