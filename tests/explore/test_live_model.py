@@ -146,10 +146,11 @@ def test_a_text_that_goes_on_is_read_from_where_it_differs(tmp_path):
 
 
 def test_a_language_model_of_lines_ends_a_text(tmp_path):
-    pipeline = small_gpt({}, sample_by="line", eos_ids=(2,), bos_id=1)
+    pipeline = small_gpt({}, sample_by="line", eos_ids=(2, 5, 7), bos_id=1)
     with torch.no_grad():
         pipeline.model.lm_head.weight = nn.Parameter(pipeline.model.lm_head.weight.clone())
-        pipeline.model.lm_head.weight[2] *= 6  # it ends at once or never
+        factors = torch.tensor([[6.0], [5.0]])  # so that it ends at once or never
+        pipeline.model.lm_head.weight[[5, 7]] = factors * pipeline.model.lm_head.weight[2]
     assert_same_texts(pipeline, TEXTS, tmp_path)
 
 

@@ -3,7 +3,7 @@
 /**
  * @import { Choice, State, Transformer } from '#model/transformer.js'
  * @typedef {{tokens: number[], score: number, end: number | null, state: State}} Hypothesis  What was generated, without the token that ended it, which is null if it is cut; the score is a log-probability, divided by the length.
- * @typedef {{score: number, row: number, token: number}} Candidate
+ * @typedef {{score: number, token: number}} Ranked  The score is a log-probability.
  * @typedef {{beam: number, maxTokens: number, ends: number[], suppressed: number[], written?: number, pause: () => Promise<void>}} SearchOptions
  *   Token ids that end a text, and those that are never generated; how many of the tokens that are read first count as
  *   generated; `pause` is called before each token and may throw, to end the search.
@@ -19,33 +19,36 @@ function logSumExp(logits) {
   return largest + Math.log(sum);
 }
 
-/** The best candidates of one row, without tokens that are never generated. @param {Float32Array} logits @param {number[]} suppressed @param {number} count @param {number} row @param {number} total  Score of the row. */
-function best(logits, suppressed, count, row, total) {
-  const shift = total - logSumExp(logits);
+/** The most probable next tokens with their log-probabilities, without those that are never generated. @param {Float32Array} logits @param {number} count @param {number[]} suppressed @returns {Ranked[]} */
+function rank(logits, count, suppressed) {
+  const shift = logSumExp(logits);
   let lowest = -Infinity;
-  /** @type {Candidate[]} */
+  /** @type {Ranked[]} */
   const found = [];
   for (let token = 0; token < logits.length; token++) {
-    const score = logits[token] + shift;
+    const score = logits[token] - shift;
     if (score <= lowest || suppressed.includes(token)) continue;
     let place = found.length;
     while (place > 0 && found[place - 1].score < score) place--;
-    found.splice(place, 0, { score, row, token });
+    found.splice(place, 0, { token, score });
     if (found.length > count) found.pop();
     if (found.length === count) lowest = found[count - 1].score;
   }
   return found;
 }
 
-/** The most probable next tokens. @param {Float32Array} logits @param {{suppressed: number[]}} options @returns {Choice[]} */
-export function choicesOf(logits, { suppressed }) {
-  return best(logits, suppressed, CHOICES, 0, 0).map(({ token, score }) => ({ token, probability: Math.exp(score) }));
-}
+/** @param {Ranked[]} ranked @returns {Choice[]} */
+const asChoices = (ranked) =>
+  ranked.slice(0, CHOICES).map(({ token, score }) => ({ token, probability: Math.exp(score) }));
+
+/** The most probable next tokens. @param {Float32Array} logits @param {{suppressed: number[]}} options */
+export const choicesOf = (logits, { suppressed }) => asChoices(rank(logits, CHOICES, suppressed));
 
 /** The best sequence that a beam search finds; a beam of 1 is greedy search. @param {Transformer} model @param {State} start @param {number[]} inputs  What it reads first. @param {SearchOptions} options @returns {Promise<Hypothesis>} */
 export async function search(model, start, inputs, options) {
   const { beam, maxTokens, ends, suppressed, written = 0, pause } = options;
   const given = start.tokens.length + inputs.length - written;
+  const most = (1 + ends.length) * beam; // candidates of a row, of which some go on
   await pause();
   const hidden = model.step(
     inputs,
@@ -58,11 +61,13 @@ export async function search(model, start, inputs, options) {
   /** @type {Hypothesis[]} */
   let finished = [];
   for (let length = written + 1; ; length++) {
-    const candidates = logits
-      .flatMap((row, index) => best(row, suppressed, 2 * beam, index, scores[index]))
-      .sort((a, b) => b.score - a.score)
-      .slice(0, 2 * beam);
-    for (const [row, state] of states.entries()) state.choices.push(choicesOf(logits[row], options));
+    const ranked = logits.map((row) => rank(row, Math.max(most, CHOICES), suppressed));
+    for (const [row, state] of states.entries()) state.choices.push(asChoices(ranked[row]));
+    const candidates = ranked
+      .flatMap((each, row) =>
+        each.slice(0, most).map(({ token, score }) => ({ token, row, score: scores[row] + score })),
+      )
+      .sort((a, b) => b.score - a.score);
     for (const { score, row, token } of candidates.slice(0, beam)) {
       const [state, tokens] = [states[row], states[row].tokens.slice(given)];
       if (ends.includes(token)) finished.push({ tokens, score: score / length, end: token, state });
