@@ -143,6 +143,14 @@ def test_without_the_mask_each_token_sees_all(pipelines, kind, tmp_path):
     assert result["written"] == predicted[len(predicted) - len(result["written"]) :]
 
 
+@pytest.mark.parametrize("kind", ["translate", "generate"])
+@pytest.mark.parametrize("begins", [[9] * 500, [9, 2, 9]], ids=["too long", "with an end"])
+def test_a_beginning_that_is_not_possible_is_cut(pipelines, kind, begins, tmp_path):
+    result, _ = run(pipelines[kind], tmp_path, {"begins": begins}, lambda _: None)
+    assert result["written"][0] == 9
+    assert len(result["sequences"].get("read", result["sequences"]["source"])) <= SIZES["max_seq_len"]
+
+
 @pytest.mark.parametrize(("kind", "beam"), [("translate", 1), ("translate", 3), ("generate", 1)])
 def test_another_next_word_is_continued(pipelines, kind, beam, tmp_path):
     pipeline = pipelines[kind]

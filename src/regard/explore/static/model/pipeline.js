@@ -43,9 +43,10 @@ export class Pipeline {
   }
 
   /** @param {number[]} source @param {RunOptions} options */
-  async translate(source, { beam, change, begins, pause }) {
+  async translate(source, { beam, change, begins: asked, pause }) {
     const { model, header } = this;
     const { bos_id: bos, max_seq_len: longest } = header.config;
+    const begins = this.possible(asked, longest - 1);
     const { ends, suppressed } = header;
     const isMasked = model.masked;
     model.change({ ...change, without: change.without.filter((each) => each !== "mask") });
@@ -71,12 +72,13 @@ export class Pipeline {
   }
 
   /** @param {number[]} prompt @param {RunOptions} options */
-  async generate(prompt, { change, begins, pause }) {
+  async generate(prompt, { change, begins: asked, pause }) {
     const { model, header } = this;
     const { ends, suppressed, new_tokens: newTokens } = header;
     const isMasked = model.masked;
     model.change({ ...change, without: change.without.filter((each) => each !== "mask") });
     const room = header.config.max_seq_len + 1 - prompt.length; // the model does not read the last token
+    const begins = this.possible(asked, room - 1);
     const maxTokens = Math.max(Math.min(newTokens, room), begins.length + 1);
     const options = { beam: 1, maxTokens, ends, suppressed, written: begins.length, pause };
     const start = this.startOf(prompt, JSON.stringify(change));
@@ -93,6 +95,12 @@ export class Pipeline {
       finished: found.end !== null,
       layers: layerNumbers("decoder", state.self, header.config),
     };
+  }
+
+  /** The tokens of a text that does not end, at most some. @param {number[]} begins @param {number} most */
+  possible(begins, most) {
+    const end = begins.findIndex((token) => this.header.ends.includes(token));
+    return begins.slice(0, Math.min(end < 0 ? most : end, most));
   }
 
   /** What was read before of a prompt, without its last token. @param {number[]} prompt @param {string} change  In which model. */
