@@ -17,7 +17,7 @@ if (wasm === "true" && model.matrices.product === null) throw new Error("node ha
 
 /** The logits at every token that the decoder read, at once. */
 function logitsOf({ sequences }, change) {
-  if (header.kind === "fill-mask") return new Float32Array();
+  if (header.kind === "fill-mask") return [];
   model.change(change);
   const state = model.start(header.kind === "translate" ? model.encode(sequences.source).memories : []);
   const tokens = sequences.read ?? sequences.source;
@@ -28,7 +28,7 @@ function logitsOf({ sequences }, change) {
     ),
   );
   model.change(UNCHANGED);
-  return Float32Array.from(logits.flatMap((row) => [...row]));
+  return logits;
 }
 
 const results = [];
@@ -38,7 +38,7 @@ for (const { text, beam = 1, change = {}, begins = [] } of read("requests")) {
   const result = await pipeline.run(text, { beam, change: changes, begins, pause: async () => {} });
   if (result) {
     numbers.push(...result.layers.flatMap(({ query, key, value, weights }) => [query, key, value, weights]));
-    numbers.push(logitsOf(result, changes));
+    numbers.push(...logitsOf(result, changes));
     result.headers = Object.entries(result.sequences).map(([role, ids]) =>
       sequenceHeader(header.vocabulary, ids, role),
     );

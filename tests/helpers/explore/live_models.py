@@ -33,7 +33,7 @@ def run_in_node(pipeline, requests: Sequence[Request], folder: Path, *, example:
     (folder / "requests.json").write_text(json.dumps(requests), "utf-8")
     (folder / "block").write_bytes(block)
     command = [node, HERE / "run_pipeline.js", folder, json.dumps(wasm)]
-    completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
     assert completed.returncode == 0, completed.stderr
     return json.loads((folder / "results.json").read_text("utf-8")), np.fromfile(folder / "numbers", np.float32)
 
