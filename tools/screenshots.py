@@ -69,7 +69,7 @@ class Shot:
 SHOTS = {
     "page": Shot("translation", "", None),
     "overview": Shot("speech", "", "main > .overview"),
-    "text": Shot("speech", "views=text&layer=encoder.2&token=source.165&merge_words=1", None),
+    "text": Shot("speech", "views=text&layer=encoder.2&token=source.165&unit=words", None),
     "matrix": Shot("speech", "views=matrix&layer=encoder.2", None),
     "translation": Shot("translation", "views=translation&align_by=all", None),
     "generation": Shot("translation", "views=generation&layer=decoder.2&step=9", None),

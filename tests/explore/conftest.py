@@ -15,7 +15,7 @@ import torch
 import regard
 from helpers.explore import serving
 from helpers.explore.axe import axe  # noqa: F401 - a fixture
-from helpers.explore.browser_pages import BrowserPages, listening, load
+from helpers.explore.browser_pages import BrowserPages, in_tokens, listening, load
 from helpers.explore.comparison_cases import TOKENS_A, TOKENS_B, encoder_recording
 from regard.explore.html_page import write_html
 from regard.ops.weight_matrix import WeightMatrix
@@ -160,10 +160,10 @@ def open_file(take_page, tmp_path) -> Iterator[Callable]:
 
 @pytest.fixture
 def open_page(open_file, tmp_path) -> Callable:
-    """Open a recording's page in the same way."""
+    """Open a recording's page in the same way, in tokens unless the fragment has a unit."""
 
-    def open_it(recording: Recording, *args, **options):
-        page = open_file(write_html(recording, tmp_path / "attention.html"), *args, **options)
+    def open_it(recording: Recording, fragment: str = "", **options):
+        page = open_file(write_html(recording, tmp_path / "attention.html"), in_tokens(fragment), **options)
         page.wait_for_selector(".panel")
         return page
 
@@ -172,10 +172,10 @@ def open_page(open_file, tmp_path) -> Callable:
 
 @pytest.fixture
 def open_pair(open_file, tmp_path):
-    """Open the page of two recordings, and wait until all heads are compared."""
+    """Open the page of two recordings, in tokens, too, and wait until all heads are compared."""
 
-    def open_it(a, b, *args, ranked=True, **options):
-        opened = open_file(write_html(a, tmp_path / "compare.html", compare_with=b), *args, **options)
+    def open_it(a, b, fragment="", ranked=True, **options):
+        opened = open_file(write_html(a, tmp_path / "compare.html", compare_with=b), in_tokens(fragment), **options)
         opened.wait_for_selector(".compare-panel.a canvas[data-cell]")
         if ranked:
             opened.wait_for_selector(".compare-entry")

@@ -102,7 +102,7 @@ def test_the_csv_has_the_cells_that_both_have(open_pair, score):
 def test_the_csv_is_of_words_in_words_mode_and_without_masked_cells(open_pair):
     """`red` continues `ti`: of seven words six are in both, and each attends to those before it."""
     a, b = (encoder_recording(tokens, seed, mask=regard.Causal()) for seed, tokens in enumerate((TOKENS_A, TOKENS_B)))
-    opened = open_pair(a, b, "#layer=encoder.0&head=0&merge_words=1")
+    opened = open_pair(a, b, "#layer=encoder.0&head=0&unit=words")
     rows = rows_of(saved(opened, "compare", "CSV")[1])[1:]
     words = [(0, 0, "The"), (1, 2, "animal"), (2, 3, "was"), (3, 4, "too"), (5, 6, "."), (6, 7, "</s>")]
     assert [(int(row[0]), int(row[1]), row[2]) for row in rows if row[3] == "0"] == words

@@ -95,7 +95,7 @@ def test_stored_weights_have_the_digits_that_the_header_promises(open_page, stor
             f"reduce={options.get('reduce', 'mean')}",
             f"hide={','.join(options.get('hide', []))}",
             *(["rescale=1"] if options.get("rescale") else []),
-            *(["merge_words=1"] if options.get("words") else []),
+            *(["unit=words"] if options.get("words") else []),
         ]
     )
     _, data = saved(open_page(stored, f"#{fragment}"), "matrix", "CSV")
@@ -140,7 +140,7 @@ def test_a_region_and_a_whole_head(open_page, recording):
 
 
 def test_words_are_saved_as_they_are_displayed(open_page, recording):
-    page = open_page(recording, "#layer=encoder.0&head=1&token=source.4&merge_words=1")
+    page = open_page(recording, "#layer=encoder.0&head=1&token=source.4&unit=words")
     name, data = saved(page, "matrix", "CSV")
     assert name == "regard-encoder.0-head-1-words-tokens-tired.csv"
     tokens = layer_of(recording, "encoder.0").query_tokens
@@ -268,7 +268,7 @@ def test_a_region_of_a_server_is_saved(open_large, large, heads, reduce):
 
 @pytest.mark.parametrize("words", [False, True])
 def test_hidden_and_rescaled_weights_of_a_server_wait_for_what_is_hidden(open_large, large, words):
-    options = "hide=first,special&rescale=1" + ("&merge_words=1" if words else "")
+    options = "hide=first,special&rescale=1" + ("&unit=words" if words else "")
     page = open_large(f"#layer=words&head=0&{options}&token=read.301,read.302&views=text")
     data = saved(page, "text", "CSV")[1]
     assert rows_of(data)[0][4] == "weight, rescaled"
@@ -322,7 +322,7 @@ def test_a_button_says_of_what_it_saves_weights(open_page, recording):
     button = page.get_by_role("group", name="Save: Matrix").get_by_role("button", name="as CSV")
     assert button.text_content() == "CSV of “too”"
     page.evaluate("location.hash = '#layer=encoder.0&head=1&token=source.3,source.6'")
-    expect(button).to_have_text("CSV of 2 tokens")
+    expect(button).to_have_text("CSV of 2 words")
     page.evaluate("location.hash = '#layer=encoder.0&head=1&region=0.1.0.1'")
     expect(button).to_have_text("CSV of the region")
     page.evaluate("location.hash = '#layer=cross.0&head=1'")

@@ -224,7 +224,7 @@ def test_padding_and_other_marks_are_special(open_page):
 
 
 def test_words_are_left_out_and_rescaled_as_tokens_are(open_page, recording):
-    page = open_page(recording, "#layer=encoder.0&head=2&merge_words=1&hide=first,special&rescale=1")
+    page = open_page(recording, "#layer=encoder.0&head=2&unit=words&hide=first,special&rescale=1")
     weights = layer_of(recording, "encoder.0").weights[0, 2]
     rescaled = weights / (1 - weights[:, [0, 7]].sum(-1, keepdim=True))
     words = torch.stack([*rescaled[:4], rescaled[4:6].mean(0), *rescaled[6:]])

@@ -58,7 +58,7 @@ def test_everything_works_by_keyboard(open_page, recording):
     page.keyboard.press("Enter")
     settle(page)
     assert token(page, 0, 1).get_attribute("aria-selected") == "true"
-    page.wait_for_url("**#layer=encoder.1&head=2&token=source.1")
+    page.wait_for_url("**#layer=encoder.1&head=2&token=source.1&unit=tokens")
 
     tab_to(page, "#matrix canvas")
     for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft"):
@@ -67,7 +67,7 @@ def test_everything_works_by_keyboard(open_page, recording):
     assert values(page, ".tip .value") == [as_shown(weight)]
     assert spoken(page).startswith("was attends to was with ")
     page.keyboard.press("Escape")
-    page.wait_for_url("**#layer=encoder.1&head=2")
+    page.wait_for_url("**#layer=encoder.1&head=2&unit=tokens")
 
 
 def test_arrows_go_between_the_two_texts(open_page, recording):
@@ -226,7 +226,7 @@ def test_a_change_that_is_written_late_does_not_undo_a_navigation(open_page, rec
 def test_invalid_fields_of_a_link_are_replaced_in_the_url(open_page, recording):
     page = open_page(recording, "#layer=nowhere&head=99&token=source.999")
     shown = page.evaluate("location.hash")
-    assert re.fullmatch(r"#layer=cross\.[01]&head=\d", shown)
+    assert re.fullmatch(r"#layer=cross\.[01]&head=\d&unit=tokens", shown)
     page.evaluate("location.hash = '#layer=encoder.0&head=77'")
     expect(page.locator(".head-name")).to_have_text(re.compile("encoder.0"))
     assert re.fullmatch(r"#layer=encoder\.0&head=[0-7]", page.evaluate("location.hash"))
@@ -349,7 +349,7 @@ def test_a_region_is_marked_by_mouse_keys_and_link_and_summed(open_page, recordi
     page.keyboard.up("Shift")
     total = weights[4:7, 2:6].sum().item()
     assert region_numbers(page) == [as_shown(total), as_shown(total / 3)]
-    page.wait_for_url("**region=4.6.2.5")
+    page.wait_for_url("**region=4.6.2.5&unit=tokens")
 
     page.locator("#matrix canvas").focus()
     page.keyboard.press("Escape")
@@ -358,7 +358,7 @@ def test_a_region_is_marked_by_mouse_keys_and_link_and_summed(open_page, recordi
     point_at(page, 2, 2)
     for key in ("Shift+ArrowRight", "Shift+ArrowRight", "Shift+ArrowDown", "Shift+ArrowLeft"):
         page.keyboard.press(key)
-    page.wait_for_url("**region=2.3.2.3")
+    page.wait_for_url("**region=2.3.2.3&unit=tokens")
     total = weights[2:4, 2:4].sum().item()
     assert region_numbers(page) == [as_shown(total), as_shown(total / 2)]
 

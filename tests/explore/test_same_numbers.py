@@ -81,7 +81,7 @@ OPTIONS = {
 def fragment_of(heads=(0,), reduce="mean", hide=(), rescale=False, words=False, **more: str) -> str:
     fields = {"layer": "decoder.0", "head": ",".join(map(str, heads)), "reduce": reduce, "hide": ",".join(hide)}
     fields |= {"rescale": "1"} if rescale else {}
-    fields |= {"merge_words": "1"} if words else {}
+    fields["unit"] = "words" if words else "tokens"
     return "#" + "&".join(f"{name}={value}" for name, value in {**fields, **more}.items())
 
 

@@ -13,6 +13,7 @@ from playwright.sync_api import expect
 
 import regard
 from helpers.explore import serving
+from helpers.explore.browser_pages import in_tokens
 from helpers.explore.page_actions import settle, spoken, token
 from regard.explore.html_page import write_html
 from regard.explore.recording_service import RecordingService
@@ -86,7 +87,7 @@ def source(request, tmp_path_factory):
 
 def opened(tab, address: str, fragment: str):
     tab.goto("about:blank")
-    tab.goto(f"{address}#layer=decoder.1&{fragment}")
+    tab.goto(address + in_tokens(f"#layer=decoder.1&{fragment}"))
     tab.wait_for_selector(".panel")
     settle(tab)
     tab.wait_for_function("() => !/Loading|loading/.test(document.querySelector('#details').textContent)")
@@ -159,7 +160,7 @@ def test_words_and_hidden_keys(tab, source):
     sums = np.zeros((8, 8))
     for (query, key), value in np.ndenumerate(values):
         sums[WORDS[query], WORDS[key]] += value / WORDS.count(WORDS[query])
-    page = opened(tab, address, f"head=0&token=source.6,source.7&show={show}&merge_words=1&hide=first&rescale=1")
+    page = opened(tab, address, f"head=0&token=source.6,source.7&show={show}&unit=words&hide=first&rescale=1")
     numbers = listed(page, 0)
     expected = sorted(sums[5, 1:6], key=abs, reverse=True)
     for (number, slack), value in zip(numbers, expected, strict=True):

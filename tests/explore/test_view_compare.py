@@ -134,8 +134,8 @@ SOFT_CAP = regard.SoftCap(regard.ScaledDotProduct(), 20.0)
 OPTIONS = {
     "hidden": ("hide=first,special", {"hide": ("first", "special")}),
     "rescaled": ("hide=first&rescale=1", {"hide": ("first",), "rescale": True}),
-    "words": ("merge_words=1", {"words": True}),
-    "rescaled words": ("merge_words=1&hide=special&rescale=1", {"words": True, "hide": ("special",), "rescale": True}),
+    "words": ("unit=words", {"words": True}),
+    "rescaled words": ("unit=words&hide=special&rescale=1", {"words": True, "hide": ("special",), "rescale": True}),
     "mean of heads": ("", {"heads": (0, 2)}),
     "sum of heads": ("reduce=sum&hide=first", {"heads": (0, 2), "reduce": "sum", "hide": ("first",)}),
 }
@@ -247,11 +247,11 @@ def test_heads_are_ranked_by_how_much_they_differ_and_chosen(open_pair, pair):
     assert opened.locator(".compare-entry .value").all_inner_texts() == [f"{mean:.3f}" for mean in means]
     opened.locator(".compare-entry .name").nth(1).click()
     name, head, _ = rows[1]
-    expect(opened).to_have_url(re.compile(f"#layer={name}&head={head}$"))
+    expect(opened).to_have_url(re.compile(f"#layer={name}&head={head}&unit=tokens$"))
     assert opened.locator(".compare-entry[aria-selected=true]").get_attribute("data-head") == str(head)
     for key, to in (("ArrowDown", 2), ("ArrowRight", 3), ("ArrowLeft", 2), ("End", 5)):
         opened.keyboard.press(key)
-        expect(opened).to_have_url(re.compile(f"#layer={rows[to][0]}&head={rows[to][1]}$"))
+        expect(opened).to_have_url(re.compile(f"#layer={rows[to][0]}&head={rows[to][1]}&unit=tokens$"))
     opened.get_by_label("Order").select_option("model")
     assert [name for name, *_ in ranking(opened)] == ["encoder.0"] * 3 + ["encoder.1"] * 3
 
@@ -381,12 +381,12 @@ def test_a_narrow_window_holds_all_of_it(open_pair, pair):
 def test_words_are_compared_though_their_subwords_differ(open_pair):
     tokens = (*TOKENS_A[:4], "▁tired", *TOKENS_A[6:])
     a, b = encoder_recording(TOKENS_A, 0), encoder_recording(tokens, 1)
-    opened = open_pair(a, b, "#layer=encoder.0&head=1&merge_words=1")
+    opened = open_pair(a, b, "#layer=encoder.0&head=1&unit=words")
     expect(opened.locator(".compare-note")).to_have_text("7 of 7 words are in both.")
     point_at(opened, "difference", 1, 4)
     in_a, in_b = exact_weights(a, "encoder.0", 1)[1, 4:6].sum(), exact_weights(b, "encoder.0", 1)[1, 4]
     assert tip(opened) == {"A": printed(in_a), "B": printed(in_b), "B − A": printed_difference(in_b - in_a)}
-    opened.get_by_role("button", name="Words", exact=True).click()
+    opened.select_option("#unit", "tokens")
     expect(opened.locator(".compare-note")).to_have_text("6 of 8 tokens are in both (2 only in A, 1 only in B).")
 
 

@@ -134,7 +134,7 @@ def test_pointing_at_a_source_word_shows_which_words_it_was_translated_by(open_p
 
 def test_its_sentence_and_the_list_have_the_same_numbers(open_page, recording):
     """A row adds up to 1: four words, and what is left on the others."""
-    page = open_page(recording, "#views=translation&layer=cross.1&head=0,1,2&merge_words=1")
+    page = open_page(recording, "#views=translation&layer=cross.1&head=0,1,2&unit=words")
     exact = word_weights(recording, "cross.1")
     for row, target in enumerate(exact.query_words):
         word(page, "target", target).hover()

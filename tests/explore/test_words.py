@@ -11,6 +11,7 @@ from playwright.sync_api import expect
 
 import regard
 from helpers.explore.page_actions import arcs, layer_of, number_of, point_at, settle, token
+from regard.explore.html_page import write_html
 from regard.ops.measures import GroupPool
 from regard.recordings.layer import Layer
 from regard.recordings.recording import Recording
@@ -60,7 +61,7 @@ def words_of(page, line: int) -> list[str]:
     ],
 )
 def test_every_weight_between_words_is_that_of_grouped(open_page, recording, name, head, queries, keys):
-    page = open_page(recording, f"#layer={name}&head={head}&merge_words=1")
+    page = open_page(recording, f"#layer={name}&head={head}&unit=words")
     layer = layer_of(recording, name)
     exact = grouped(layer.weights, queries, keys)[head]
     cells = saved(page)
@@ -74,8 +75,8 @@ def test_every_weight_between_words_is_that_of_grouped(open_page, recording, nam
 def test_text_matrix_and_numbers_show_words(open_page, recording):
     page = open_page(recording, "#layer=encoder.1&head=0")
     assert len(words_of(page, 0)) == 8
-    page.get_by_role("button", name="Words").click()
-    page.wait_for_url("**merge_words=1*")
+    page.select_option("#unit", "words")
+    page.wait_for_function("() => !location.hash.includes('unit')")  # words come first
     assert words_of(page, 0) == SOURCE_WORDS
     exact = grouped(layer_of(recording, "encoder.1").weights, SOURCE, SOURCE)[0]
     point_at(page, 4, 1)
@@ -91,28 +92,40 @@ def test_text_matrix_and_numbers_show_words(open_page, recording):
     assert "Words: the sum" in page.locator("#legend").inner_text()
 
 
+def test_a_page_opens_in_words_and_its_views_are_a_group_of_their_own(open_file, recording, tmp_path):
+    page = open_file(write_html(recording, tmp_path / "a.html"), "#layer=encoder.1&head=0&token=source.5")
+    expect(page.locator(".token[aria-selected=true]")).to_have_text(["tired"])
+    assert words_of(page, 0) == SOURCE_WORDS
+    expect(page.locator("#unit")).to_have_value("words")
+    assert "Words" not in page.get_by_role("group", name="Views").get_by_role("button").all_text_contents()
+
+
+def test_a_long_text_opens_in_tokens_as_its_map_has(open_file, long_recording, tmp_path):
+    page = open_file(write_html(long_recording, tmp_path / "a.html"))
+    expect(page.locator("#unit")).to_have_value("tokens")
+
+
 def test_what_is_held_stays_held_as_the_word_and_as_its_pieces(open_page, recording):
     page = open_page(recording, "#layer=encoder.0&head=0&token=source.5&region=4.5.0.1")
-    button = page.get_by_role("button", name="Words")
-    button.click()
+    page.select_option("#unit", "words")
     held = page.locator(".token[aria-selected=true]")
     expect(held).to_have_text(["tired"])
-    button.click()
+    page.select_option("#unit", "tokens")
     expect(held).to_have_text(["red"])  # nothing else was chosen
-    button.click()
+    page.select_option("#unit", "words")
     token(page, 0, 1).click(modifiers=["Control"])
     expect(held).to_have_text(["animal", "tired"])
-    button.click()
+    page.select_option("#unit", "tokens")
     expect(held).to_have_text(["animal", "ti", "red"])
     page.wait_for_url("**token=source.4,source.5,source.1*")
-    button.click()
+    page.select_option("#unit", "words")
     token(page, 0, 4).click(modifiers=["Control"])
     expect(held).to_have_text(["animal"])
 
 
 def test_the_matrix_keeps_its_place_when_words_are_shown(open_page, make_recording):
     words = tuple(piece for index in range(60) for piece in (f"▁w{index}", "x", "y"))
-    page = open_page(make_recording(words, words), "#layer=encoder.0&head=0&zoom=90,90,30&merge_words=1")
+    page = open_page(make_recording(words, words), "#layer=encoder.0&head=0&zoom=90,90,30&unit=words")
     data = page.locator("#matrix canvas").evaluate("node => ({...node.dataset})")
     page.locator("#matrix canvas").scroll_into_view_if_needed()
     frame = page.locator("#matrix canvas").bounding_box()
@@ -131,19 +144,19 @@ def test_the_matrix_keeps_its_place_when_words_are_shown(open_page, make_recordi
 
 
 def test_words_by_keyboard_and_by_link(open_page, recording):
-    page = open_page(recording, "#layer=cross.0&head=0&merge_words=1")
-    button = page.get_by_role("button", name="Words")
-    assert button.get_attribute("aria-pressed") == "true"
+    page = open_page(recording, "#layer=cross.0&head=0&unit=words")
+    choice = page.get_by_label("Text in")
+    expect(choice).to_have_value("words")
     token(page, 1, 0).focus()
     page.keyboard.press("End")
     assert page.evaluate("document.activeElement.textContent") == "n"
     page.keyboard.press("Enter")
     page.wait_for_url("**token=written.9*")
-    button.focus()
-    page.keyboard.press("Enter")
-    assert button.get_attribute("aria-pressed") == "false"
+    choice.focus()
+    page.keyboard.press("t")
+    expect(choice).to_have_value("tokens")
     assert len(words_of(page, 1)) == 10
-    page.evaluate("location.hash = '#layer=encoder.0&head=1&merge_words=1'")
+    page.evaluate("location.hash = '#layer=encoder.0&head=1&unit=words'")
     expect(page.locator(".token")).to_have_count(7)
 
 
@@ -157,15 +170,15 @@ def test_words_by_keyboard_and_by_link(open_page, recording):
 )
 def test_words_of_tokenizers_that_mark_them_otherwise(open_page, tokens, words):
     weights = regard.weights(torch.randn(1, 1, len(tokens), 4), torch.randn(1, 1, len(tokens), 4))
-    page = open_page(Recording("t", "m", (Layer("l", "encoder", weights, tokens, tokens),)), "#merge_words=1")
+    page = open_page(Recording("t", "m", (Layer("l", "encoder", weights, tokens, tokens),)), "#unit=words")
     assert words_of(page, 0) == words
 
 
-def test_no_words_button_if_every_token_is_a_word(open_page):
+def test_no_choice_of_words_if_every_token_is_a_word(open_page):
     tokens = ("a", "b", "c")
     weights = regard.weights(torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 4))
-    page = open_page(Recording("t", "m", (Layer("l", "encoder", weights, tokens, tokens),)), "#merge_words=1")
-    assert page.get_by_role("button", name="Words").count() == 0
+    page = open_page(Recording("t", "m", (Layer("l", "encoder", weights, tokens, tokens),)), "#unit=words")
+    assert not page.locator("#unit").is_visible()
     assert page.locator(".legend-notes").inner_text() == ""
 
 
@@ -180,7 +193,7 @@ def long_recording() -> Recording:
 
 @pytest.mark.parametrize("heads", [[1], [0, 1]])
 def test_of_a_sketch_words_are_the_sums_of_the_links_that_are_known(open_page, long_recording, heads):
-    page = open_page(long_recording, f"#head={','.join(map(str, heads))}&reduce=mean&merge_words=1&token=source.601")
+    page = open_page(long_recording, f"#head={','.join(map(str, heads))}&reduce=mean&unit=words&token=source.601")
     weights = long_recording.layers[0].weights.dense()[0, heads]
     known = torch.zeros_like(weights).scatter(-1, weights.topk(16).indices, weights.topk(16).values).mean(0)
     of_word = known[600:602].mean(0).unflatten(0, (400, 2)).sum(-1)
@@ -197,7 +210,7 @@ def test_of_a_sketch_words_are_the_sums_of_the_links_that_are_known(open_page, l
 
 
 def test_of_a_sketch_the_matrix_shows_tokens_with_a_note(open_page, long_recording):
-    page = open_page(long_recording, "#head=0&merge_words=1&token=source.601&region=0.1.0.99")
+    page = open_page(long_recording, "#head=0&unit=words&token=source.601&region=0.1.0.99")
     assert page.locator("#matrix canvas").get_attribute("aria-label").endswith("Shift with arrows marks a region.")
     assert "800 rows" in page.locator("#matrix canvas").get_attribute("aria-label")
     assert len(words_of(page, 0)) == 400

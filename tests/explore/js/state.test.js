@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import { Recording } from "../../../src/regard/explore/static/data/recording.js";
 import { createStore, focusedCells, toggleSelection } from "../../../src/regard/explore/static/state/store.js";
 import { Units } from "../../../src/regard/explore/static/state/unit.js";
 import {
@@ -23,7 +24,7 @@ const source = sequence(8, { words: [0, 1, 1, 2, 3, 3, 3, 4], special: [7] });
 const written = sequence(10, { role: "written", words: [0, 0, 1, 2, 3, 4, 5, 6, 7, 7] });
 
 /** A recording, as far as the state reads it. */
-const recording = {
+const recording = Object.assign(Object.create(Recording.prototype), {
   opening: { layer: 1, head: 0, query: 2, reason: "" },
   compareWith: null,
   sequences: [source, written],
@@ -31,6 +32,7 @@ const recording = {
     {
       name: "encoder.0",
       headIndices: [0, 1, 2],
+      isDense: true,
       queries: source,
       keys: source,
       querySequence: 0,
@@ -40,6 +42,7 @@ const recording = {
     {
       name: "cross.0",
       headIndices: [0, 2, 5],
+      isDense: true,
       queries: written,
       keys: source,
       querySequence: 1,
@@ -47,7 +50,7 @@ const recording = {
       scores: { entropy: [0.2, null, 1], first_token: [0, 0, 0] },
     },
   ],
-};
+});
 const views = [
   { name: "text", urlFields: { alignBy: { ...oneOf(["head", "layer"]), name: "align_by" } } },
   { name: "matrix" },
@@ -83,7 +86,7 @@ const CHANGES = {
   palette: { palette: "oranges" },
   hide: { hide: ["first", "special"] },
   rescale: { rescale: true },
-  words: { mergeWords: true },
+  "in tokens": { unit: "tokens" },
   sort: { sort: "first_token", minScore: 0.35 },
   theme: { theme: "dark" },
   "fields of views": { alignBy: "layer", step: 3, opacity: 0.25 },
@@ -104,8 +107,8 @@ test("a fragment names layers, heads and tokens as the model does, and fields by
     write({ ...initial, heads: [1, 2], tokens: [{ sequence: 1, index: 3 }] }),
     "layer=cross.0&head=2,5&token=written.3",
   );
-  const fragment = "layer=cross.0&head=0&merge_words=1&min_score=0.5&align_by=layer";
-  assert.equal(write({ ...initial, mergeWords: true, minScore: 0.5, alignBy: "layer" }), fragment);
+  const fragment = "layer=cross.0&head=0&unit=tokens&min_score=0.5&align_by=layer";
+  assert.equal(write({ ...initial, unit: "tokens", minScore: 0.5, alignBy: "layer" }), fragment);
 });
 
 for (const fragment of [
@@ -345,11 +348,10 @@ test("listeners of words get the words of the state and of the one before, as th
 
 test("a unit has the heads that the state chooses, each once", async () => {
   const layer = await exactLayer(randomWeights({ heads: 2, queries: 10, keys: 8 }), { queries: written, keys: source });
-  const store = createStore({ ...initial, layer: 0, heads: [0, 1], mergeWords: false });
+  const store = createStore({ ...initial, layer: 0, heads: [0, 1], unit: "tokens" });
   const units = new Units(/** @type {any} */ ({ ...recording, layers: [layer] }), store);
-  assert.equal(units.hasSubwords, true);
   assert.equal(units.current(), units.tokens);
-  store.set({ mergeWords: true });
+  store.set({ unit: "words" });
   assert.equal(units.current(), units.words);
   assert.deepEqual(units.words.texts(layer), { queries: written.words, keys: source.words });
   const mean = units.words.head(layer);
@@ -372,10 +374,9 @@ test("a unit has the heads that the state chooses, each once", async () => {
 
 test("texts without subwords have no words of their own", () => {
   const text = sequence(3);
-  const plain = { ...recording, sequences: [text], layers: [{ queries: text, keys: text }] };
-  const initial = { layer: 0, tokens: [], hover: null, region: null, zoom: null };
-  const units = new Units(/** @type {any} */ (plain), createStore({ ...initial, mergeWords: true }));
-  assert.deepEqual([units.hasSubwords, units.current()], [false, units.tokens]);
-  const pair = { ...plain, compareWith: recording };
-  assert.equal(new Units(/** @type {any} */ (pair), createStore(initial)).hasSubwords, true);
+  const plain = Object.assign(Object.create(recording), { sequences: [text], compareWith: null });
+  const pair = Object.assign(Object.create(plain), { compareWith: recording });
+  const unit = (/** @type {Recording} */ of) => fromFragment("#unit=words", of, fields).unit;
+  assert.deepEqual([recording, plain, pair].map(unit), ["words", "tokens", "words"]);
+  assert.equal(defaultState(recording, fields).unit, "words");
 });

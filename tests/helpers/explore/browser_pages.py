@@ -72,6 +72,11 @@ class BrowserPages:
             context.close()
 
 
+def in_tokens(fragment: str) -> str:
+    """A fragment with a unit; without one, a page opens in words if its text has subwords."""
+    return fragment if "unit=" in fragment else f"{fragment or '#'}&unit=tokens"
+
+
 def load(page, url: str) -> None:
     """Load a URL from the start, even if it differs only in its fragment from that of the page."""
     if page.url.partition("#")[0] == url.partition("#")[0]:

@@ -14,7 +14,6 @@ import { mountLegend } from "#ui/legend.js";
 import { mountOptions } from "#ui/options.js";
 import { mountTheme } from "#ui/theme.js";
 import { View } from "#ui/view.js";
-import { mountWordsButton } from "#ui/words_button.js";
 import { initialViews, mountViews, VIEWS } from "#views/index.js";
 
 const find = (/** @type {string} */ id) => /** @type {HTMLElement} */ (document.getElementById(id));
@@ -30,7 +29,6 @@ mountHeader(find, recording, store);
 mountHeadGrid(find("overview"), recording, units);
 mountLegend(find("legend"), recording, units);
 mountOptions(find("legend"), recording, store);
-const buttons = mountViews(find("views"), recording, units, exportButtons);
-mountWordsButton(buttons, units);
+mountViews(find("views"), recording, units, exportButtons);
 new View(find("details"), recording, units, { showsGradients: true }).mount(mountDetails);
 (inFrame() ? bindNotebook : bindAddress)(store, recording, fields);

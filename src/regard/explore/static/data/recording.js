@@ -50,6 +50,13 @@ export class Recording {
     return SHOWN.filter((show) => this.layers.some((layer) => layer.shown(show) === show));
   }
 
+  /** Whether any word has more than one token. @returns {boolean} */
+  get hasSubwords() {
+    return (
+      this.sequences.some(({ length, words }) => words.length < length) || (this.compareWith?.hasSubwords ?? false)
+    );
+  }
+
   /** Whether some layer is too large to hold all weights. @returns {boolean} */
   get isReduced() {
     return this.layers.some(({ isDense }) => !isDense) || (this.compareWith?.isReduced ?? false);

@@ -18,7 +18,6 @@ import { mountLegend } from "#ui/legend.js";
 import { mountOptions } from "#ui/options.js";
 import { mountTheme } from "#ui/theme.js";
 import { View } from "#ui/view.js";
-import { mountWordsButton } from "#ui/words_button.js";
 import { mountViews, VIEWS } from "#views/index.js";
 
 /**
@@ -119,8 +118,7 @@ function mountPage(recording, store) {
   mountHeadGrid(find("overview"), recording, units);
   mountLegend(find("legend"), recording, units);
   mountOptions(find("legend"), recording, store);
-  const buttons = mountViews(find("views"), recording, units, exportButtons);
-  mountWordsButton(buttons, units);
+  mountViews(find("views"), recording, units, exportButtons);
   new View(find("details"), recording, units).mount(mountDetails);
   store.subscribe((state) => form.whatIf.select(recording, state));
 }

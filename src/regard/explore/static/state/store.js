@@ -8,7 +8,7 @@
  * @typedef {{query: number, key: number, cell: number}} Zoom  What is in the middle of the matrix, and the pixels of a cell.
  * @typedef {{token?: Token, cell?: CellPosition}} Hover
  * @typedef {{layer: number, heads: number[], tokens: Token[], region: Region | null, views: string[], reduce: string, scale: string,
- *   palette: string, hide: string[], rescale: boolean, show: string, mergeWords: boolean, sort: string, looksAt: string, minScore: number, theme: string,
+ *   palette: string, hide: string[], rescale: boolean, show: string, unit: string, sort: string, looksAt: string, minScore: number, theme: string,
  *   hover: Hover | null, [field: string]: any}} State
  *   `tokens` are selected until others are; `hover` is what the pointer or the keyboard is at. Views add fields of their own.
  * @typedef {{signal: AbortSignal, get(): State, set(change: Partial<State>): void, subscribe(listener: (state: State, before: State) => void): void}} Store

@@ -93,16 +93,12 @@ export class Units {
   /** @param {Recording} recording @param {Store} store */
   constructor(recording, store) {
     this.store = store;
-    /** Whether any word has more than one token. */
-    this.hasSubwords = [recording, recording.compareWith].some((each) =>
-      each?.sequences.some(({ length, words }) => words.length < length),
-    );
     this.tokens = new Unit("token", store);
     this.words = new Unit("word", wordStore(store, recording));
   }
 
   /** What the reader has chosen. */
   current() {
-    return this.store.get().mergeWords && this.hasSubwords ? this.words : this.tokens;
+    return this.store.get().unit === "words" ? this.words : this.tokens;
   }
 }

@@ -18,7 +18,7 @@ import { PALETTES, SCALES } from "#ui/color.js";
 /** @typedef {Record<string, Field<any>>} Fields */
 
 export const THEMES = ["auto", "light", "dark"];
-const STEPS = ["layer", "heads", "tokens", "region", "views", "sort", "looksAt", "show", "mergeWords"];
+const STEPS = ["layer", "heads", "tokens", "region", "views", "sort", "looksAt", "show", "unit"];
 const PAUSE = 200; // ms; browsers refuse an address that changes with every key stroke
 
 /** @param {string[]} options @returns {Field<string>} */
@@ -109,7 +109,11 @@ const PAGE_FIELDS = {
   },
   hide: someOf(HIDE_OPTIONS),
   rescale: flag,
-  mergeWords: { ...flag, name: "merge_words" },
+  unit: {
+    initial: (/** @type {Recording} */ { hasSubwords, isReduced }) => (hasSubwords && !isReduced ? "words" : "tokens"), // the map of a long text has tokens
+    write: (unit) => unit,
+    read: (text, { hasSubwords }) => (text === "tokens" || (text === "words" && hasSubwords) ? text : undefined),
+  },
   sort: {
     initial: "order",
     write: (sort) => sort,

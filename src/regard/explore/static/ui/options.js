@@ -26,9 +26,12 @@ export function mountOptions(place, recording, store) {
   const hide = HIDE_OPTIONS.map((name) => hideBox(name, store));
   const show = choice("show", "Show ", recording.shown, store, (value) => WORDINGS[value].option);
   show.hidden = recording.shown.length === 1;
+  const unit = choice("unit", "Text in ", ["words", "tokens"], store);
+  unit.hidden = !recording.hasSubwords;
   const { scale, palette, hide: hidden } = store.get();
   const isChanged = scale !== SCALES[0] || palette !== PALETTES[0] || hidden.length > 0; // by a link
   place.append(
+    unit,
     show,
     reduce,
     element(
@@ -83,7 +86,7 @@ function rescaleBox(store) {
 /** Notes that say how the weights on the page differ from the model's weights between tokens. @param {Recording} recording @param {Store} store */
 function notes(recording, store) {
   const place = element("div", { class: "legend-notes" });
-  store.subscribe(({ layer, hide, rescale, mergeWords, show }) => {
+  store.subscribe(({ layer, hide, rescale, unit, show }) => {
     const { isDense, isRemote, header } = recording.layers[layer];
     const shown = recording.layers[layer].shown(show);
     const isRescaled = hide.length > 0 && rescale && shown === "weights";
@@ -94,9 +97,9 @@ function notes(recording, store) {
       shown !== "weights" && "Text, Matrix and the lists show it; the small maps and the other views show weights.",
       shown === "relevance" &&
         "Chefer et al. 2021: R − I in self-attention, so without the 1 of each token for itself.",
-      mergeWords &&
+      unit === "words" &&
         "Words: the sum over the subwords of the word attended to, the mean over the subwords of the word that attends.",
-      mergeWords && !isDense && "The stored map has tokens, so the matrix shows tokens, not words.",
+      unit === "words" && !isDense && "The stored map has tokens, so the matrix shows tokens, not words.",
       isRescaled && "Rescaled: the remaining weights of a row are divided by 1 minus the hidden weight.",
       isRescaled && !isDense && "Blocks are not rescaled.",
       isRescaled &&

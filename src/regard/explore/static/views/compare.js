@@ -101,7 +101,7 @@ class CompareView {
 
   /** @param {import("#state/store.js").State} state @param {import("#state/store.js").State} before */
   update(state, before) {
-    if (state.layer !== before.layer || state.mergeWords !== before.mergeWords) this.pointed = null;
+    if (state.layer !== before.layer || state.unit !== before.unit) this.pointed = null;
     this.ranking.mark(state);
   }
 

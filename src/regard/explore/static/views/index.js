@@ -60,7 +60,6 @@ export function mountViews(place, recording, units, tools) {
     const open = views.filter((name) => order.includes(name));
     if (open.length < views.length) store.set({ views: open.length ? open : initialViews(recording) }); // from a link
   });
-  return buttons;
 }
 
 /** @param {ViewDefinition} definition */
