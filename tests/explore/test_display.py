@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import regard
+from helpers.explore.page_cases import NOT_COMPUTED
 from regard.errors import InvalidArgument, InvalidFile, InvalidType
 from regard.explore.display import SANDBOX, HtmlFrame, estimate_page_bytes, in_notebook
 from regard.explore.html_page import to_html
@@ -215,7 +216,7 @@ def test_a_bare_recording_is_packed_once(recording, packed):
 
 
 def test_a_large_recording_is_not_packed_and_explains_how_to_show_it(packed):
-    weights = regard.weights(torch.zeros(1, 32, 1000, 1), torch.zeros(1, 1, 1000, 1))
+    weights = regard.weights(torch.zeros(1, 32, 1000, 1), torch.zeros(1, 1, 1000, 1), score=NOT_COMPUTED)
     layers = [Layer(f"encoder.{index}", "encoder", weights) for index in range(32)]
     text = Recording("", "", layers)._repr_html_()
     assert packed == []

@@ -14,6 +14,7 @@ import regard
 from helpers.explore.browser_pages import listening, pages_of
 from helpers.explore.displayed_weights import displayed_weights
 from helpers.explore.page_actions import layer_of
+from helpers.explore.page_cases import NOT_COMPUTED
 from helpers.explore.saved_files import precision_in, rows_of, saved, status, weights_in
 from helpers.explore.serving import served
 from regard.recordings.layer import Layer
@@ -152,9 +153,21 @@ def test_words_are_saved_as_they_are_displayed(open_page, recording):
     assert_weights(weights_in(data), displayed_weights(layer_of(recording, "encoder.0"), [1], words=True))
 
 
-def test_a_sketch_saves_what_it_stores_and_says_so(open_page, make_recording):
+def test_a_long_text_whose_weights_are_computed_saves_all_of_a_region(open_page, make_recording):
     words = tuple(f"▁word{index}" for index in range(300))
-    page = open_page(make_recording(words, words, heads=1), "#layer=encoder.0&head=0&region=20.39.50.149")
+    recording = make_recording(words, words, heads=1)
+    page = open_page(recording, "#layer=encoder.0&head=0&region=20.39.50.149")
+    found = weights_in(saved(page, "matrix", "CSV")[1])
+    assert found.keys() == {(query, key) for query in range(20, 40) for key in range(50, 150)}
+    assert_weights(found, layer_of(recording, "encoder.0").weights.dense()[0, 0].numpy())
+    assert status(page, "matrix").text_content() == ""
+
+
+def test_a_sketch_saves_what_it_stores_and_says_so(open_page):
+    words = tuple(f"▁word{index}" for index in range(300))
+    weights = regard.weights(*torch.randn(2, 1, 1, 300, 8), score=NOT_COMPUTED)
+    recording = Recording("t", "m", (Layer("encoder.0", "encoder", weights, words, words),))
+    page = open_page(recording, "#layer=encoder.0&head=0&region=20.39.50.149")
     count = len(rows_of(saved(page, "matrix", "CSV")[1])) - 1
     assert status(page, "matrix").text_content() == (
         f"{count} weights were saved, all that this file stores of the selection. "
@@ -166,7 +179,7 @@ def test_a_sketch_saves_what_it_stores_and_says_so(open_page, make_recording):
 def test_all_entries_of_a_sketch_are_saved(open_page):
     torch.manual_seed(0)
     tokens = tuple(f"▁t{index}" for index in range(700))
-    weights = regard.weights(2 * torch.randn(1, 1, 700, 8), torch.randn(1, 1, 700, 8))
+    weights = regard.weights(2 * torch.randn(1, 1, 700, 8), torch.randn(1, 1, 700, 8), score=NOT_COMPUTED)
     recording = Recording("t", "m", (Layer("a layer/0", "encoder", weights, tokens, tokens),))
     name, data = saved(open_page(recording, "#token=source.300"), "text", "CSV")
     assert name == "regard-a-layer-0-head-0-tokens-t300.csv"

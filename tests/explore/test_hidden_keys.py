@@ -11,6 +11,7 @@ from playwright.sync_api import expect
 
 import regard
 from helpers.explore.page_actions import arcs, layer_of, number_of, open_options, point_at, settle, token
+from helpers.explore.page_cases import NOT_COMPUTED
 from regard.recordings.layer import Layer
 from regard.recordings.recording import Recording
 
@@ -154,7 +155,7 @@ def sinking() -> Recording:
     query[:, 0, :, 0], key[:, 0, :, 0] = 8.0, 0.0
     key[:, 0, 0] = 0
     key[:, 0, 0, 0] = 2.8
-    weights = regard.weights(query, key, mask=regard.Causal())
+    weights = regard.weights(query, key, mask=regard.Causal(), score=NOT_COMPUTED)
     return Recording("t", "m", (Layer("l", "decoder", weights, tokens, tokens),))
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import regard
-from helpers.explore.page_cases import LONG, claim_weights, one_layer, random_weights
+from helpers.explore.page_cases import LONG, claim_weights, long_weights, one_layer, random_weights
 from helpers.explore.page_reader import read_layer, read_page
 from regard.analysis.head_scores import head_scores
 from regard.errors import InvalidArgument, InvalidType
@@ -71,6 +71,41 @@ def test_the_order_of_ties_is_stored_if_the_page_cannot_compute_the_weights():
     ]:
         layer = read_layer(*pack(one_layer(weights)))
         assert (layer.key_order is not None) == (layer.query_order is not None) == is_stored
+
+
+MASKS = {
+    "no mask": None,
+    "causal": regard.Causal(),
+    "a hole": torch.ones(LONG, LONG, dtype=torch.bool).tril() & (torch.arange(LONG) != 7),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_the_weights_of_a_long_text_follow_from_query_key_and_lse(mask):
+    query, key = torch.randn(2, 1, 4, LONG, 16, generator=torch.Generator().manual_seed(1))
+    weights = regard.weights(3 * query, key[:, :2], mask=mask, scale=0.3)
+    layer = read_layer(*pack(one_layer(weights)))
+    assert (layer.header["storage"], layer.header["levels"]) == ("computed", [3])
+    query, key = (part.astype(np.float64) for part in layer.qkv)
+    scores = 0.3 * query @ key.repeat(2, 0).transpose(0, 2, 1) - layer.lse[..., None]
+    exact = regard.weights(weights.request.query.double(), weights.request.key.double(), mask=mask, scale=0.3)
+    np.testing.assert_allclose(np.where(layer.allowed, np.exp(scores), 0), exact.dense()[0], rtol=1e-5, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["score", "mask of each head", "mask without runs", "size"])
+def test_what_a_page_cannot_compute_is_a_sketch(name):
+    holes = torch.arange(LONG) % 2 == 0
+    options = {
+        "score": {"score": regard.Sinks(regard.ScaledDotProduct(), torch.zeros(2))},
+        "mask of each head": {"mask": torch.stack([torch.ones(LONG, LONG).tril(), torch.ones(LONG, LONG)])[None] > 0},
+        "mask without runs": {"mask": holes.expand(LONG, LONG)},
+    }
+    weights = long_weights(**{"score": None, **options.get(name, {})})
+    if name == "size":
+        weights = regard.weights(*torch.ones(2, 1, 2, LONG, 1000))  # 9.6 MB
+    layer = read_layer(*pack(one_layer(weights)))
+    assert layer.header["storage"] == "sketch"
+    assert layer.top_keys is not None
 
 
 @pytest.mark.parametrize("mask", [None, regard.Causal(), torch.ones(5, 7).tril() > 0])

@@ -144,7 +144,9 @@ def written() -> list[tuple[dict[str, Any], list[bytes]]]:
     sketch = long_weights(mask=regard.Causal())
     gradient = GradientMatrix.of(torch.randn(1, 2, 6, 8), torch.randn(1, 2, 6, 8))
     graded = one_layer(random_weights(6, 6).with_gradient(gradient))
-    return [pack(dense, one_layer(random_weights(4, 4, score=sinks))), pack(one_layer(sketch)), pack(graded)]
+    computed = long_weights(mask=regard.Causal(), score=None)
+    pages = [one_layer(sketch), one_layer(computed), graded]
+    return [pack(dense, one_layer(random_weights(4, 4, score=sinks))), *map(pack, pages)]
 
 
 def tables(document: str, first_column: str) -> list[list[list[str]]]:
@@ -202,12 +204,12 @@ def test_what_is_written_has_the_fields_of_the_types(written):
             check(layer, "LayerHeader")
             missing = get_type_hints(page_format.LayerHeader).keys() - layer.keys()
             assert missing == {
-                *([] if layer["storage"] == "sketch" else ["mask"]),
+                *(["mask"] if layer["storage"] == "dense" else []),
                 *([] if layer["has_gradient"] else ["relevance"]),
                 *([] if layer.get("omits_gradient") else ["omits_gradient"]),
             }
     assert headers[0]["compare_with"]["alignments"]
-    assert {layer["storage"] for header in headers for layer in header["layers"]} == {"dense", "sketch"}
+    assert {layer["storage"] for header in headers for layer in header["layers"]} == {"dense", "computed", "sketch"}
 
 
 def test_the_tables_of_tensors_are_what_is_written(document, written):
@@ -253,11 +255,12 @@ def test_the_document_names_the_version_that_is_written(document, written):
 
 
 def test_the_limits_in_the_document_are_those_of_the_code(document):
-    from regard.explore.pack import MAX_QKV_BYTES
+    from regard.explore.pack import MAX_LONG_QKV_BYTES, MAX_QKV_BYTES
     from regard.explore.sketch import MAX_RUNS_PER_ROW, MAX_TOP_K, NUM_RANKED, THUMBNAIL
 
     text = " ".join(document.split())
     assert f"at most {MAX_QKV_BYTES // 2**20} MiB" in text
+    assert f"{MAX_LONG_QKV_BYTES // 2**20} MiB if a layer" in text
     assert f"at most {MAX_RUNS_PER_ROW} runs" in text
     assert f"k is at most {MAX_TOP_K}" in text
     assert f"R is {NUM_RANKED}" in text

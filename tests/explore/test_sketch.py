@@ -10,6 +10,7 @@ from torch import Tensor
 import regard
 from helpers.explore.page_cases import (
     LONG,
+    NOT_COMPUTED,
     PRECISION,
     assert_stored,
     block_means,
@@ -108,7 +109,7 @@ def strongest(weights: np.ndarray, allowed: np.ndarray) -> list[int]:
 
 @pytest.mark.parametrize("columns", [LONG, 433])
 def test_the_map_of_a_long_layer_holds_block_means(columns):
-    weights = random_weights(LONG, columns)
+    weights = random_weights(LONG, columns, score=NOT_COMPUTED)
     layer = stored(weights)
     assert (layer.header["storage"], layer.header["levels"][0]) == ("sketch", 3)
     exact = block_means(weights.dense()[0].double(), 3)
@@ -118,7 +119,7 @@ def test_the_map_of_a_long_layer_holds_block_means(columns):
 
 @pytest.mark.parametrize(("tokens", "heads", "levels"), [(600, 2, [3, 2]), (1100, 2, [5, 3, 2]), (1100, 24, [5, 3])])
 def test_maps_have_finer_levels_if_there_is_room(tokens, heads, levels):
-    weights = random_weights(tokens, tokens, heads=heads, mask=regard.Causal())
+    weights = random_weights(tokens, tokens, heads=heads, mask=regard.Causal(), score=NOT_COMPUTED)
     layer = stored(weights)
     assert layer.header["levels"] == levels
     exact = weights.dense()[0].double()

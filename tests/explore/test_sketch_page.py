@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import regard
+from helpers.explore.displayed_weights import assert_printed
 from helpers.explore.page_actions import arcs, as_shown, layer_of, point_at, settle, spoken, token, values
+from helpers.explore.page_cases import NOT_COMPUTED
 from regard.recordings.layer import Layer
 from regard.recordings.recording import Recording
 
@@ -27,7 +29,7 @@ def long_recording() -> Recording:
 
     def attention(mask) -> regard.WeightMatrix:
         query, key = torch.randn(2, 1, 2, TOKENS, 8, generator=generator)
-        return regard.weights(query, key, mask=mask)
+        return regard.weights(query, key, mask=mask, score=NOT_COMPUTED)
 
     layers = (
         Layer("encoder.0", "encoder", attention(None), WORDS, WORDS),
@@ -84,11 +86,14 @@ def assert_rounded_sums(panel, *exact: float) -> None:
     assert values(panel, ".value") == pytest.approx(exact, rel=0.05)
 
 
-def left_of(panel) -> float:
-    """The mass that a list reports as left out."""
+def left_text(panel) -> str:
+    """The mass that a list reports as left out, as it is printed."""
     hint = panel.locator(".hint").last.text_content()
-    assert re.search(r" (on|from) others, not stored in this file$", hint)
-    return float(hint.removeprefix("about ").partition(" ")[0])
+    return re.fullmatch(r"(?:about )?(.+) (?:on|from) others, not stored in this file", hint)[1]
+
+
+def left_of(panel) -> float:
+    return float(left_text(panel))
 
 
 def test_lists_name_the_strongest_and_what_they_leave_out(open_page, long_recording):
@@ -127,11 +132,12 @@ def test_several_heads_are_shown_together(open_page, long_recording, several):
     dense = layer_of(long_recording, "encoder.0").weights[0, :, 250]
     top = dense.topk(16)
     named = getattr(torch.zeros_like(dense).scatter(1, top.indices, top.values), several)(0)
+    exact = getattr(dense, several)(0)
     out = page.locator(".panel").first
-    listed = named.topk(8).values
-    for value, exact in zip(values(out, ".value"), listed.tolist(), strict=True):
-        assert value == pytest.approx(exact, abs=0.06)  # what one head does not store may add to it
-    assert left_of(out) == pytest.approx((2 if several == "sum" else 1) - named.sum().item(), abs=0.051)
+    listed = named.topk(8).indices
+    for text, key in zip(out.locator(".value").all_text_contents(), listed.tolist(), strict=True):
+        assert_printed(text, exact[key].item(), 1e-6)  # what one head does not store is in the bounds
+    assert_printed(left_text(out), exact[named == 0].sum().item(), 1e-6)
     assert "0 to 2" in page.locator("#legend").inner_text() or several == "mean"
     page = open_page(long_recording, "#layer=encoder.0&head=0")
     assert not page.get_by_label("Combine heads").is_visible()
@@ -171,7 +177,7 @@ def test_the_map_is_drawn_whole_and_its_squares_are_explained(open_page, long_re
 
 def test_finer_levels_are_drawn_summed_and_listed(open_page):
     count, generator = 600, torch.Generator().manual_seed(2)
-    weights = regard.weights(*torch.randn(2, 1, 2, count, 8, generator=generator))
+    weights = regard.weights(*torch.randn(2, 1, 2, count, 8, generator=generator), score=NOT_COMPUTED)
     words = tuple(f"▁word{index}" for index in range(count))
     text = Recording("A longer text", "a model", (Layer("encoder.0", "encoder", weights, words, words),))
     near = "zoom=300,300,1.9&scale=log&palette=greys"

@@ -247,14 +247,13 @@ def assert_weights_alone(actual: list[tuple[int, list[str]]], exact: torch.Tenso
     """Scores and weights, of stored ones, with no digit that is not certain."""
     largest = exact.max()
     for key, (score, weight) in actual:
-        assert_printed(weight, float(exact[key]), PRECISION)
+        assert_printed(weight, float(exact[key]), 1e-6)
         expected = math.log(exact[key] / largest)
         bound = re.fullmatch(r"< (−[\d.]+)", score)
         if bound:
             assert expected < -float(bound[1][1:])
         else:
-            unit = 10.0 ** -len(score.partition(".")[2])
-            assert abs(float(score.replace("−", "-")) - expected) <= unit
+            assert_printed(score, expected, 1e-6)
 
 
 def test_a_score_function_is_named_and_the_weights_are_those_of_the_file(open_page):
@@ -275,6 +274,7 @@ def test_a_score_function_is_named_and_the_weights_are_those_of_the_file(open_pa
 
 def test_without_query_and_key_it_starts_from_the_weights(open_page, monkeypatch):
     monkeypatch.setattr(pack, "MAX_QKV_BYTES", 0)
+    monkeypatch.setattr(pack, "MAX_LONG_QKV_BYTES", 0)
     recording, layer = decoder()
     page = open_page(recording, "#views=calculation&head=1&token=source.6")
     note = page.get_by_role("region", name="1 Query, key and value").inner_text()
@@ -310,6 +310,7 @@ def test_a_sketch_with_query_and_key_has_every_weight(open_page):
 def test_a_note_for_a_sketch_without_query_and_key(open_page, monkeypatch):
     recording = sketch()
     monkeypatch.setattr(pack, "MAX_QKV_BYTES", 0)
+    monkeypatch.setattr(pack, "MAX_LONG_QKV_BYTES", 0)
     exact = recording.layers[0].weights.dense()[0, 1, 250].double()
     page = open_page(recording, "#views=calculation&head=1&token=source.250")
     page.wait_for_selector(".step tfoot")
@@ -397,6 +398,7 @@ def test_the_csv_has_a_line_for_each_key_and_one_for_the_output(open_page):
 
 def test_the_csv_of_what_follows_from_weights_alone_has_no_products(open_page, monkeypatch):
     monkeypatch.setattr(pack, "MAX_QKV_BYTES", 0)
+    monkeypatch.setattr(pack, "MAX_LONG_QKV_BYTES", 0)
     recording = sketch()
     page = open_page(recording, "#views=calculation&head=0&token=source.200")
     page.wait_for_selector(".step")

@@ -10,6 +10,7 @@ import torch
 
 import regard
 from helpers.explore.page_actions import layer_of, settle, token
+from helpers.explore.page_cases import NOT_COMPUTED
 from regard.recordings.layer import Layer
 from regard.recordings.recording import Recording
 
@@ -59,12 +60,12 @@ def step_is(page, number: int) -> None:
     )
 
 
-def causal(count: int) -> Recording:
+def causal(count: int, **options) -> Recording:
     """A recording of a decoder that reads its input."""
     generator = torch.Generator().manual_seed(count)
     query, key = (torch.randn(1, 2, count, 8, generator=generator) for _ in range(2))
     words = tuple(f"▁w{position}" for position in range(count))
-    weights = regard.weights(3 * query, key, mask=regard.Causal())
+    weights = regard.weights(3 * query, key, mask=regard.Causal(), **options)
     return Recording("a text", "a model", (Layer("layers.0", "decoder", weights, words, words),))
 
 
@@ -208,7 +209,7 @@ def test_a_step_that_does_not_exist(open_page, recording, fragment, shown):
 
 
 def test_a_long_text_is_stepped_through_in_its_own_scroller(open_page):
-    page = open_page(causal(900), "#views=generation&step=890&token=source.890", width=400)
+    page = open_page(causal(900, score=NOT_COMPUTED), "#views=generation&step=890&token=source.890", width=400)
     step_is(page, 891)
     frame = page.locator(".generation .scroller")
     assert frame.evaluate("node => node.scrollTop > 0 && node.scrollHeight > node.clientHeight")

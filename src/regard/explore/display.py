@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from regard.errors import InvalidArgument
 from regard.explore.html_page import to_html, write_html
-from regard.explore.pack import MAX_QKV_BYTES, check, qkv_bytes
-from regard.explore.sketch import count_cells, count_top_keys, plan_sketches
+from regard.explore.pack import check, plan_layers, qkv_bytes, stores_qkv
+from regard.explore.sketch import count_cells, count_top_keys
 from regard.recordings.recording import Recording
 
 if TYPE_CHECKING:
@@ -155,8 +155,7 @@ def estimate_page_bytes(recording: Recording) -> float:
     How well weights compress depends on the model: it is least where they are spread evenly.
     """
     shapes = [layer.weights.shape for layer in recording.layers]
-    plans = plan_sketches(shapes)
+    plans = plan_layers(recording)
     blocks, top_keys = count_cells(plans, shapes), count_top_keys(plans, shapes)
-    num_bytes = qkv_bytes(recording)
-    stored_bytes = num_bytes * 4 / 3 if num_bytes <= MAX_QKV_BYTES else 0  # in base64
+    stored_bytes = qkv_bytes(recording) * 4 / 3 if stores_qkv(recording) else 0  # in base64
     return BYTES_PER_BLOCK * blocks + BYTES_PER_TOP_KEY * top_keys + stored_bytes

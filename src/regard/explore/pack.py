@@ -28,7 +28,15 @@ from regard.explore.page_format import (
     write_block,
 )
 from regard.explore.segment_shares import layer_segments, measures_of_segments, segment_headers
-from regard.explore.sketch import THUMBNAIL, build_dense, build_sketch, measures_for, plan_sketches
+from regard.explore.sketch import (
+    THUMBNAIL,
+    SketchPlan,
+    build_dense,
+    build_long,
+    is_computable,
+    measures_for,
+    plan_sketches,
+)
 from regard.ops.scores import ScaledDotProduct, Score, Sum
 from regard.recordings.layer import Layer, require_one_sequence
 from regard.recordings.recording import Recording
@@ -38,6 +46,8 @@ from regard.text.words import group_into_words
 
 MAX_QKV_BYTES = 2**21
 """Queries, keys and values go into a page if they take no more bytes than this."""
+MAX_LONG_QKV_BYTES = 2**23
+"""The same where they replace the sketch of a long text, so that its rows and columns are exact."""
 WEIGHT_TOLERANCE = 1e-3
 """How far a weight may lie outside [0, 1] and still count as rounding in the model's own precision."""
 
@@ -87,8 +97,8 @@ def pack(recording: Recording, compare_with: Recording | None = None) -> tuple[P
 
 def _pack(recording: Recording, name: str) -> tuple[PageHeader, list[bytes]]:
     header = make_header(recording)
-    plans = plan_sketches([layer.weights.shape for layer in recording.layers])
-    has_qkv = qkv_bytes(recording) <= MAX_QKV_BYTES
+    plans = plan_layers(recording)
+    has_qkv = stores_qkv(recording)
     thumbnails, blocks, errors = {}, [], []
     segments = layer_segments(recording)
     relevances = add_relevance(header["layers"], recording, [plan is None for plan in plans])
@@ -97,7 +107,7 @@ def _pack(recording: Recording, name: str) -> tuple[PageHeader, list[bytes]]:
         about = layer.name, layer.kind, layer.weights, [layer.key_tokens]
         measures = measures_for(layer, plan) | measures_of_segments(segments.get(layer.name))
         measured = scores.add(*about, head_indices=layer.head_indices, extra_measures=measures)
-        data = build_dense(layer) if plan is None else build_sketch(layer, plan, measured)
+        data = build_dense(layer) if plan is None else build_long(layer, plan, measured)
         errors += _check_range(layer, data.blocks, name)
         small = data.pooled(THUMBNAIL)
         thumbnails[str(number)] = quantize_thumbnail(small.blocks, small.allowed)
@@ -214,6 +224,26 @@ def qkv(layer: Layer) -> dict[str, Tensor]:
     request = layer.weights.detach().request
     tensors = {"query": request.query[0], "key": request.key[0]}
     return tensors if layer.value is None else {**tensors, "value": layer.value[0].detach()}
+
+
+def plan_layers(recording: Recording) -> list[SketchPlan | None]:
+    """How a page stores each layer; None for all weights."""
+    plans = plan_sketches([layer.weights.shape for layer in recording.layers])
+    if not stores_qkv(recording):
+        return plans
+    return [
+        SketchPlan(plan.block_size, top_k=0) if plan and is_computable(layer) else plan
+        for plan, layer in zip(plans, recording.layers, strict=True)
+    ]
+
+
+def stores_qkv(recording: Recording) -> bool:
+    """Whether a page stores queries, keys and values."""
+    num_bytes = qkv_bytes(recording)
+    if MAX_QKV_BYTES < num_bytes <= MAX_LONG_QKV_BYTES:
+        plans = plan_sketches([layer.weights.shape for layer in recording.layers])
+        return any(plan and is_computable(layer) for plan, layer in zip(plans, recording.layers, strict=True))
+    return num_bytes <= MAX_QKV_BYTES
 
 
 def qkv_bytes(recording: Recording) -> int:

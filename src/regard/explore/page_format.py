@@ -20,7 +20,7 @@ from safetensors.numpy import save
 from torch import Tensor
 from typing_extensions import TypedDict
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 CODES_PER_UNIT = 3000
 MASKED_CODE = 4095
 """The code of a cell, or of a block of cells, that the mask excludes."""
@@ -89,12 +89,12 @@ class LayerHeader(TypedDict):
     """The share of attention of each segment, in order; empty for an image and on a served page."""
     thumbnail: NotRequired[list[int]]
     """The number of rows and of columns of a thumbnail."""
-    storage: NotRequired[Literal["dense", "sketch", "remote"]]
-    """All weights in the block; a reduced form in the block; or everything on request from the server."""
+    storage: NotRequired[Literal["dense", "computed", "sketch", "remote"]]
+    """All weights in the block; what the page computes them from; a reduced form; or all on request from the server."""
     levels: NotRequired[list[int]]
     """Block sizes of the stored maps, in tokens, the coarsest first; [1] for a dense layer."""
     mask: NotRequired[Literal["none", "runs", "unknown"]]
-    """Of a sketch: whether no cell is masked, the mask is stored as runs, or not stored."""
+    """Of a long text: whether no cell is masked, the mask is stored as runs, or not stored."""
     qkv: NotRequired[list[list[int]]]
     """Shapes of query, key and value where the page holds them, each (heads, tokens, features)."""
     has_gradient: NotRequired[bool]
@@ -133,7 +133,7 @@ class PageHeader(TypedDict):
     """The metadata of a page."""
 
     format_version: int
-    """The number 5."""
+    """The number 6."""
     title: str
     """The title of the recording."""
     model: str

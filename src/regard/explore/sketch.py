@@ -1,7 +1,8 @@
-"""What a page stores of a layer: all weights if there are few, else a sketch.
+"""What a page stores of a layer: all weights if there are few, else a map and what gives its rows and columns.
 
-A sketch holds maps of block means, the strongest keys of each row with the mass of the others, what each key receives,
-and the mask as runs. Its size is linear in the number of tokens.
+If queries and keys are in the page, it computes each weight from these and the log-sum-exp of its row. Else a sketch
+holds finer maps, the strongest keys of each row with the mass of the others, and what each key receives. Both hold the
+mask as runs. Their size is linear in the number of tokens.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from torch import Tensor
 
 from regard.explore.page_format import MASKED_CODE, byte_planes, float_array, quantize
 from regard.ops.masks import Padding
-from regard.ops.measures import BlockMean, Mass, Measure, Received, TopK
+from regard.ops.measures import BlockMean, LogSumExp, Mass, Measure, Received, TopK
+from regard.ops.scores import ScaledDotProduct
 
 if TYPE_CHECKING:
     from regard.ops.request import AttentionRequest
@@ -46,7 +48,7 @@ class SketchPlan:
 
     Args:
         block_size: The number of queries and keys that a cell of the map covers.
-        top_k: The number of keys that are stored for each row.
+        top_k: The number of keys that are stored for each row; 0 if the page computes rows from queries and keys.
         finer_sizes: The block sizes of the finer maps, each half of the one before.
     """
 
@@ -184,11 +186,22 @@ def _index_bytes(count: int) -> int:
     return 1 if count <= 2**8 else 2 if count <= 2**16 else 4
 
 
+def is_computable(layer: Layer) -> bool:
+    """Whether a page with a layer's queries and keys can compute its weights: scaled products, and a mask of runs."""
+    if layer.is_dense or not isinstance(layer.weights.request.score, ScaledDotProduct):
+        return False
+    runs = MaskRuns()
+    allowed_blocks(layer.weights.request, MASK_CHUNK_ROWS, runs)
+    return runs.kind != "unknown"
+
+
 def measures_for(layer: Layer, plan: SketchPlan | None) -> dict[str, Measure]:
-    """What to measure of a layer for its sketch."""
+    """What to measure of a layer for its maps, and for its rows and columns."""
     if plan is None:
         return {}
     measures: dict[str, Measure] = {f"blocks_{size}": BlockMean(size) for size in plan.levels}
+    if plan.top_k == 0:
+        return measures | {"lse": LogSumExp()}
     measures |= {"top": TopK(plan.top_k), "received": Received()}
     if layer.weights.request.score.sinks is not None:  # else a row adds up to 1, or to 0 where all is masked
         every = torch.ones(1, layer.weights.shape[3], dtype=torch.bool, device=layer.weights.device)
@@ -196,11 +209,9 @@ def measures_for(layer: Layer, plan: SketchPlan | None) -> dict[str, Measure]:
     return measures
 
 
-def build_sketch(layer: Layer, plan: SketchPlan, measured: Mapping[str, Any]) -> LayerData:
-    """The sketch of a layer, from what `measures_for` measured."""
+def build_long(layer: Layer, plan: SketchPlan, measured: Mapping[str, Any]) -> LayerData:
+    """What a page stores of a layer with many tokens, from what `measures_for` measured."""
     queries, keys = layer.weights.shape[2:]
-    weights, indices = (part[0].to("cpu") for part in measured["top"])
-    total = measured["total"][0].to("cpu") if "total" in measured else (weights[..., 0] > 0).float()
     runs = MaskRuns()
     tensors: dict[str, np.ndarray] = {}
     maps: list[tuple[Tensor, Tensor]] = []
@@ -209,16 +220,22 @@ def build_sketch(layer: Layer, plan: SketchPlan, measured: Mapping[str, Any]) ->
         allowed = allowed_blocks(layer.weights.request, size, None if maps else runs)
         tensors[f"blocks_{size}"] = byte_planes(quantize(blocks, allowed), 2)
         maps.append((blocks, allowed))
-    tensors |= {
+    tensors |= _sketch_tensors(measured, keys) if plan.top_k else {"lse": float_array(measured["lse"][0])}
+    tensors |= runs.tensors()
+    header = {"storage": "sketch" if plan.top_k else "computed", "levels": list(plan.levels), "mask": runs.kind}
+    blocks, allowed = maps[0]
+    return LayerData(blocks, allowed, block_lengths(queries, plan.block_size), header, tensors)
+
+
+def _sketch_tensors(measured: Mapping[str, Any], keys: int) -> dict[str, np.ndarray]:
+    weights, indices = (part[0].to("cpu") for part in measured["top"])
+    total = measured["total"][0].to("cpu") if "total" in measured else (weights[..., 0] > 0).float()
+    return {
         "top_keys": byte_planes(indices, _index_bytes(keys)),
         "top_weights": byte_planes(quantize(weights), 2),
         "rest": byte_planes(quantize(total - weights.sum(-1)), 2),
         "received": float_array(measured["received"][0]),
-        **runs.tensors(),
     }
-    header = {"storage": "sketch", "levels": list(plan.levels), "mask": runs.kind}
-    blocks, allowed = maps[0]
-    return LayerData(blocks, allowed, block_lengths(queries, plan.block_size), header, tensors)
 
 
 def block_lengths(count: int, size: int) -> Tensor:

@@ -32,7 +32,9 @@ export function safetensors(tensors) {
 
 /** @param {number} weight */
 export function code(weight) {
-  return Number.isNaN(weight) ? MASKED : Math.round(3000 * weight);
+  if (Number.isNaN(weight)) return MASKED;
+  const nearest = Math.round(3000 * weight);
+  return nearest % 2 === 0 && (3000 * weight) % 1 === 0.5 ? nearest - 1 : nearest; // a half to the odd one
 }
 
 /** Integers as byte planes. @param {number[]} shape @param {number[]} numbers */
@@ -130,27 +132,53 @@ export function sketchLayer(weights, { levels, k, mask = "runs", ...options }) {
   const topWeights = weights.map((head, h) => head.map((row, q) => top[h][q].map((key) => row[key] || 0)));
   const rest = weights.map((head, h) => head.map((row, q) => Math.max(0, sum(row) - sum(topWeights[h][q]))));
   const received = weights.map((head) => head[0].map((_, key) => sum(head.map((row) => row[key]))));
-  const edges = weights[0].map((row) =>
-    [...row, NaN].flatMap((weight, key) => (Number.isNaN(weight) === Number.isNaN(row[key - 1] ?? NaN) ? [] : [key])),
-  );
-  const flat = edges.flat();
   const tensors = {
-    ...Object.fromEntries(
-      levels.map((size) => {
-        const blocks = weights.map((head) => blockMeans(head, size));
-        return [`blocks_${size}`, planes([heads, blocks[0].length, blocks[0][0].length], blocks.flat(2).map(code))];
-      }),
-    ),
+    ...mapTensors(weights, levels),
     top_keys: planes([heads, queries, k], top.flat(2), keys > 256 ? 2 : 1),
     top_weights: planes([heads, queries, k], topWeights.flat(2).map(code)),
     rest: planes([heads, queries], rest.flat().map(code)),
     received: floats([heads, keys], received.flat()),
-    ...(mask === "runs" && {
-      mask_counts: { shape: [queries], values: Uint32Array.from(edges, ({ length }) => length) },
-      mask_edges: { shape: [flat.length], values: Uint32Array.from(flat, (edge, at) => edge - (flat[at - 1] ?? 0)) },
-    }),
+    ...(mask === "runs" && maskTensors(weights)),
   };
   return load(weights, tensors, { storage: "sketch", levels, mask }, options);
+}
+
+/** A layer whose weights the page computes from queries, which are the logarithms of the weights, and keys, the identity. @param {Weights} weights @param {Options & {size: number}} options */
+export function computedLayer(weights, { size, ...options }) {
+  const [heads, queries, keys] = [weights.length, weights[0].length, weights[0][0].length];
+  const lse = weights.flatMap((_, head) => Array.from({ length: queries }, (_, query) => head + query / queries));
+  const logarithms = weights.flat().flatMap((row, at) => row.map((weight) => (Math.log(weight) || 0) + lse[at]));
+  const eye = Array.from({ length: keys * keys }, (_, at) => (at % (keys + 1) === 0 ? 1 : 0));
+  const tensors = {
+    ...mapTensors(weights, [size]),
+    ...maskTensors(weights),
+    query: floats([heads, queries, keys], logarithms),
+    key: floats([1, keys, keys], eye),
+    lse: floats([heads, queries], lse),
+  };
+  return load(weights, tensors, { storage: "computed", levels: [size], mask: "runs" }, options);
+}
+
+/** @param {Weights} weights @param {number[]} levels */
+function mapTensors(weights, levels) {
+  const maps = levels.map((size) => {
+    const blocks = weights.map((head) => blockMeans(head, size));
+    const shape = [weights.length, blocks[0].length, blocks[0][0].length];
+    return [`blocks_${size}`, planes(shape, blocks.flat(2).map(code))];
+  });
+  return Object.fromEntries(maps);
+}
+
+/** @param {Weights} weights */
+function maskTensors(weights) {
+  const edges = weights[0].map((row) =>
+    [...row, NaN].flatMap((weight, key) => (Number.isNaN(weight) === Number.isNaN(row[key - 1] ?? NaN) ? [] : [key])),
+  );
+  const flat = edges.flat();
+  return {
+    mask_counts: { shape: [edges.length], values: Uint32Array.from(edges, ({ length }) => length) },
+    mask_edges: { shape: [flat.length], values: Uint32Array.from(flat, (edge, at) => edge - (flat[at - 1] ?? 0)) },
+  };
 }
 
 /** How much a query gives to a block of keys, averaged over a block of queries. @param {number[][]} matrix @param {number} size */

@@ -6,6 +6,7 @@ import { test } from "node:test";
 import { checkHead, near, reference, regions } from "./dense_reference.js";
 import {
   blockMeans,
+  computedLayer,
   denseLayer,
   exactLayer,
   floats,
@@ -67,6 +68,33 @@ test("several rows are their mean, several columns their sum, one is itself", ()
   near(head.columns([0, 1]).entries[0].error, 2 * PRECISION, 1e-12);
   assert.deepEqual(head.rows([1]), head.row(1));
   assert.deepEqual(head.columns([1]), head.column(1));
+});
+
+test("weights that are computed from query and key are exact, cell by cell and in tiles", async () => {
+  const weights = randomWeights({ heads: 2, queries: 300, keys: 300, allows: causal });
+  const layer = await computedLayer(weights, { size: 7 });
+  assert.deepEqual([layer.isDense, layer.isPartial, layer.isRemote], [false, false, false]);
+  const head = layer.head([1]);
+  for (const query of [0, 150, 299]) {
+    for (const key of [0, 149, 150, 299]) {
+      if (key > query) assert.equal(head.cell(query, key).state, "masked");
+      else near(head.cell(query, key).weight, weights[1][query][key], 1e-6);
+    }
+    assert.equal(head.row(query).entries.length, query + 1);
+    assert.equal(head.column(query).entries.length, 300 - query);
+  }
+  assert.deepEqual(head.tiles(0.9, { row: 0, column: 0 }, { row: 300, column: 300 }), []);
+  const tiles = head.tiles(1, { row: 200, column: 10.5 }, { row: 310, column: 300 });
+  const corners = tiles.map(({ row, column, blocks }) => [row, column, blocks.rows, blocks.columns]);
+  assert.deepEqual(corners, [
+    [0, 0, 256, 256],
+    [0, 256, 256, 44],
+    [256, 0, 44, 256],
+    [256, 256, 44, 44],
+  ]);
+  near(tiles[2].blocks.at(3, 5), weights[1][259][5], 1e-6);
+  assert.ok(Number.isNaN(tiles[1].blocks.at(3, 5)));
+  assert.equal(head.tiles(2, { row: 0, column: 0 }, { row: 9, column: 9 })[0].blocks, tiles[0].blocks);
 });
 
 test("a row with sinks has no known total", async () => {

@@ -47,10 +47,16 @@ def one_hot(indices: Sequence[int]) -> np.ndarray:
 
 
 def assert_printed(text: str, exact: float, error: float = 0.0) -> None:
-    """A printed number has only true digits: it is the exact number rounded, which may itself be off by an error."""
-    bound = re.fullmatch(r"< (0\.0*1)", text)
-    if bound:
-        assert exact <= float(bound[1]) / 2 + error, (text, exact)
-        return
-    decimals = len(text.partition(".")[2])
-    assert abs(float(text.replace("−", "-")) - exact) <= 0.5000001 * 10.0**-decimals + error, (text, exact)
+    """A printed number is the exact number rounded, which may itself be off by an error.
+
+    A number marked with ≈ may have another last digit, and bounds, such as ``0.2–0.5``, have the number between them.
+    """
+    if bound := re.fullmatch(r"< (\d\.\d+)", text):
+        limit = float(bound[1])  # of an exact number, which alone has four decimals, half of it
+        assert exact <= (limit / 2 if limit < 0.001 else limit) + error, (text, exact)
+    elif bounds := re.fullmatch(r"(\d\.\d)–(\d\.\d)", text):
+        assert float(bounds[1]) - error <= exact <= float(bounds[2]) + error, (text, exact)
+    else:
+        decimals = len(text.partition(".")[2])
+        half = (1 if text.startswith("≈ ") else 0.5000001) * 10.0**-decimals
+        assert abs(float(text.removeprefix("≈ ").replace("−", "-")) - exact) <= half + error, (text, exact)

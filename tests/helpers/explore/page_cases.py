@@ -15,6 +15,8 @@ from regard.recordings.recording import Recording
 
 LONG = 600
 """Tokens of a layer that is too large for a page to hold every weight."""
+NOT_COMPUTED = regard.SoftCap(regard.ScaledDotProduct(), 50.0)
+"""A score by which a page does not compute weights from queries and keys."""
 PRECISION = 1 / 6000
 ROUNDING = 1e-6
 """Of float32: how far two ways to compute a weight may be apart."""
@@ -35,7 +37,8 @@ def random_weights(queries: int, keys: int, heads: int = 2, **options: Any) -> W
 
 
 def long_weights(**options: Any) -> WeightMatrix:
-    return random_weights(LONG, LONG, **options)
+    """Weights that a page does not compute from queries and keys, unless another score is given."""
+    return random_weights(LONG, LONG, **{"score": NOT_COMPUTED, **options})
 
 
 def block_means(dense: Tensor, size: int) -> np.ndarray:

@@ -29,6 +29,7 @@ class StoredLayer:
     top_weights: np.ndarray | None = None
     rest: np.ndarray | None = None
     received: np.ndarray | None = None
+    lse: np.ndarray | None = None
     allowed: np.ndarray | None = None
     qkv: tuple[np.ndarray, ...] = ()
 
@@ -57,14 +58,18 @@ def read_layer(header: dict[str, Any], blocks: list[bytes], number: int = 0) -> 
             layer.key_order = integers(tensors.pop("key_order"), heads, queries, min(8, keys))
             layer.query_order = integers(tensors.pop("query_order"), heads, keys, min(8, queries))
     else:
-        assert about["storage"] == "sketch"
         for size in about["levels"]:
             layer.blocks[size] = weights_of(tensors.pop(f"blocks_{size}"), heads, -(-queries // size), -(-keys // size))
-        layer.top_keys = integers(tensors.pop("top_keys"), heads, queries)
-        layer.top_weights = weights_of(tensors.pop("top_weights"), *layer.top_keys.shape)
-        layer.rest = weights_of(tensors.pop("rest"), heads, queries)
-        layer.received = tensors.pop("received")
-        assert (layer.received.dtype, layer.received.shape) == (np.float32, (heads, keys))
+        if about["storage"] == "computed":
+            layer.lse = tensors.pop("lse")
+            assert (layer.lse.dtype, layer.lse.shape) == (np.float32, (heads, queries))
+        else:
+            assert about["storage"] == "sketch"
+            layer.top_keys = integers(tensors.pop("top_keys"), heads, queries)
+            layer.top_weights = weights_of(tensors.pop("top_weights"), *layer.top_keys.shape)
+            layer.rest = weights_of(tensors.pop("rest"), heads, queries)
+            layer.received = tensors.pop("received")
+            assert (layer.received.dtype, layer.received.shape) == (np.float32, (heads, keys))
         layer.allowed = read_mask(about["mask"], tensors, queries, keys)
     assert tensors == {}
     return layer

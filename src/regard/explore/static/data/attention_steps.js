@@ -23,7 +23,7 @@ export function attentionSteps(layer, head, query) {
   const ranked = known.row(query);
   if (ranked.loading) return null;
   const { score, scale, mask } = layer.header;
-  const hasAllKeys = layer.isDense || layer.isRemote;
+  const hasAllKeys = !layer.isPartial;
   const [queries, keys, values] = vectors.map(rowReader);
   const vector = queries?.(query) ?? null;
   const isProduct = vector !== null && (score === null || score.includes("ScaledDotProduct"));

@@ -25,6 +25,7 @@ class CombinedHead extends BaseHead {
     this.divisor = divisor;
     this.numHeads = heads.length / divisor;
     this.isDense = heads.every(({ isDense }) => isDense);
+    this.isPartial = heads.some(({ isPartial }) => isPartial);
     this.isRemote = heads.every(({ isRemote }) => isRemote);
     this.isSigned = heads[0].isSigned;
   }

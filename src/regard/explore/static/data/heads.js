@@ -5,6 +5,7 @@ import { rankEntries, sumRanked } from "#data/ranked.js";
 /**
  * @import { BlockMap } from '#data/page_format.js'
  * @import { Entry, Ranked } from '#data/ranked.js'
+ * @typedef {{allows(query: number, key: number): boolean | null}} Mask  Null if it is not known.
  * @typedef {{rows: number, columns: number, size: number, at(row: number, column: number): number}} Blocks  A BlockMap, or what is computed from some.
  * @typedef {{state: "known" | "masked" | "unknown" | "hidden", weight: number, upperBound: number, error: number}} Cell
  *   `upperBound` is the largest weight that an unknown cell can have; `error` is how far a known weight may be from the exact one.
@@ -63,6 +64,8 @@ export class BaseHead {
     this.isDense = false;
     /** Whether every weight can be loaded exactly. */
     this.isRemote = false;
+    /** Whether some weights are not known. */
+    this.isPartial = false;
     /** How many heads this one is the sum of. */
     this.numHeads = 1;
     /** Whether its cells are not weights, but gradients or what follows from these. */
@@ -221,8 +224,58 @@ export class BaseHead {
   }
 }
 
-/** A head whose weights are all known. */
-export class DenseHead extends BaseHead {
+/** A head whose cells are all known. @abstract */
+export class CompleteHead extends BaseHead {
+  /** @param {number} rows @param {number} columns @param {{error?: number, hasSinks?: boolean}} options  `error` is how far a weight may be from the exact one. */
+  constructor(rows, columns, { error = 0, hasSinks = false } = {}) {
+    super(columns);
+    this.numQueries = rows;
+    this.error = error;
+    this.hasSinks = hasSinks;
+    /** @type {ArrayLike<number>[] | null} */
+    this.keyOrder = null;
+    /** @type {ArrayLike<number>[] | null} */
+    this.queryOrder = null;
+  }
+
+  /** @param {number} query @param {number} key @returns {number} NaN where masked. */
+  weight(query, key) {
+    throw new Error(`a head has a weight at ${query}, ${key}`);
+  }
+
+  /** @param {number} query @param {number} key @returns {Cell} */
+  cell(query, key) {
+    const weight = this.weight(query, key);
+    return { state: Number.isNaN(weight) ? "masked" : "known", weight, upperBound: weight, error: this.error };
+  }
+
+  /** @param {number} query @returns {Ranked} */
+  row(query) {
+    const entries = this.entriesOf(this.numKeys, (key) => [query, key]);
+    const total = this.hasSinks ? null : entries.length ? 1 : 0;
+    return { ...rankEntries(entries, this.keyOrder?.[query]), total };
+  }
+
+  /** @param {number} key @returns {Ranked} */
+  column(key) {
+    const entries = this.entriesOf(this.numQueries, (query) => [query, key]);
+    return rankEntries(entries, this.queryOrder?.[key]);
+  }
+
+  /** @param {number} count @param {(index: number) => [number, number]} place @returns {Entry[]} */
+  entriesOf(count, place) {
+    const entries = [];
+    for (let index = 0; index < count; index++) {
+      const [query, key] = place(index);
+      const { state, weight, error } = this.cell(query, key);
+      if (state === "known") entries.push({ query, key, weight, error });
+    }
+    return entries;
+  }
+}
+
+/** A head whose weights are all stored, or follow from query and key. */
+export class DenseHead extends CompleteHead {
   /**
    * @param {BlockMap} blocks  All weights.
    * @param {{error: number, hasSinks: boolean, exactRow?: ((query: number) => Float32Array) | null,
@@ -231,11 +284,9 @@ export class DenseHead extends BaseHead {
    *   `queryOrder` say in which order the strongest of each row and column are, see `rankEntries`.
    */
   constructor(blocks, { error, hasSinks, exactRow = null, keyOrder = null, queryOrder = null }) {
-    super(blocks.columns);
+    super(blocks.rows, blocks.columns, { error: exactRow ? 0 : error, hasSinks });
     this.isDense = true;
     this.stored = blocks;
-    this.error = exactRow ? 0 : error;
-    this.hasSinks = hasSinks;
     this.exactRow = exactRow;
     this.keyOrder = keyOrder;
     this.queryOrder = queryOrder;
@@ -249,47 +300,18 @@ export class DenseHead extends BaseHead {
   weight(query, key) {
     return this.exactRow ? this.exactRow(query)[key] : this.stored.at(query, key);
   }
-
-  /** @param {number} query @param {number} key @returns {Cell} */
-  cell(query, key) {
-    const weight = this.weight(query, key);
-    return { state: Number.isNaN(weight) ? "masked" : "known", weight, upperBound: weight, error: this.error };
-  }
-
-  /** @param {number} query @returns {Ranked} */
-  row(query) {
-    const entries = this.entriesOf(this.stored.columns, (key) => [query, key]);
-    const total = this.hasSinks ? null : entries.length ? 1 : 0;
-    return { ...rankEntries(entries, this.keyOrder?.[query]), total };
-  }
-
-  /** @param {number} key @returns {Ranked} */
-  column(key) {
-    const entries = this.entriesOf(this.stored.rows, (query) => [query, key]);
-    return rankEntries(entries, this.queryOrder?.[key]);
-  }
-
-  /** @param {number} count @param {(index: number) => [number, number]} place @returns {Entry[]} */
-  entriesOf(count, place) {
-    const entries = [];
-    for (let index = 0; index < count; index++) {
-      const [query, key] = place(index);
-      const weight = this.weight(query, key);
-      if (!Number.isNaN(weight)) entries.push({ query, key, weight, error: this.error });
-    }
-    return entries;
-  }
 }
 
 /** A head for which the page has maps, the strongest keys of each row, and what each key receives. */
 export class SketchHead extends BaseHead {
   /**
    * @param {{levels: BlockMap[], topKeys: ArrayLike<number>, topWeights: Float32Array, rest: Float32Array, received: ArrayLike<number>,
-   *   mask: {allows(query: number, key: number): boolean | null}, error: number, hasSinks: boolean}} data
+   *   mask: Mask, error: number, hasSinks: boolean}} data
    *   `levels` are maps, the coarsest first; `topKeys` and `topWeights` are (queries, k); `rest` is what they leave of each row.
    */
   constructor({ levels, topKeys, topWeights, rest, received, mask, error, hasSinks }) {
     super(received.length);
+    this.isPartial = true;
     this.levels = levels;
     this.topKeys = topKeys;
     this.topWeights = topWeights;

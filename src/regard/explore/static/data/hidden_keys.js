@@ -38,6 +38,7 @@ export class HiddenKeysHead extends BaseHead {
     this.queries = queries;
     this.isDense = head.isDense;
     this.isRemote = head.isRemote;
+    this.isPartial = head.isPartial;
     this.numHeads = head.numHeads;
     /** @type {Map<number, {share: number, error: number} | null>} */
     this.shares = new Map();

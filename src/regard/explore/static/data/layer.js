@@ -1,6 +1,7 @@
 // One attention layer of a recording: its texts at once, its weights when they are loaded.
 
 import { combineHeads } from "#data/combined_heads.js";
+import { ComputedHead } from "#data/computed_head.js";
 import { DenseHead, SketchHead } from "#data/heads.js";
 import { BlockMap, CODE_WEIGHTS, joinBytes, readTensors } from "#data/page_format.js";
 import { relevanceHead, signedHeads } from "#data/signed_heads.js";
@@ -12,7 +13,7 @@ import { relevanceHead, signedHeads } from "#data/signed_heads.js";
  * @typedef {"encoder" | "decoder" | "cross"} Kind
  * @typedef {{name: string, num_tokens: number, ranges: [first: number, last: number][] | null, shares: number[]}} Segment  See page_format.py.
  * @typedef {{name: string, kind: Kind, heads: number[], queries: number, keys: number, scale: number, score: string | null,
- *   has_sinks: boolean, scores: Record<string, (number | null)[]>, segments: Segment[], thumbnail: number[], storage: "dense" | "sketch" | "remote",
+ *   has_sinks: boolean, scores: Record<string, (number | null)[]>, segments: Segment[], thumbnail: number[], storage: "dense" | "computed" | "sketch" | "remote",
  *   levels: number[], mask?: "none" | "runs" | "unknown", qkv: number[][], has_gradient: boolean, omits_gradient?: boolean, relevance?: number}} LayerHeader
  *   See page_format.py.
  * @typedef {{features: number, values: Float32Array}} Vectors  Of every token, one after the other.
@@ -39,6 +40,7 @@ export class Layer {
     this.precision = precision;
     this.isDense = header.storage === "dense";
     this.isRemote = header.storage === "remote";
+    this.isPartial = header.storage === "sketch";
     this.blockSize = header.levels[0];
     this.read = read;
     /** @type {BlockMap[]} */
@@ -66,7 +68,7 @@ export class Layer {
   async readBlock() {
     const tensors = readTensors(await this.read());
     this.qkv = ["query", "key", "value"].flatMap((name) => tensors[name] ?? []);
-    const heads = this.isDense ? denseHeads(this, tensors) : sketchHeads(this, tensors);
+    const heads = this.isDense ? denseHeads(this, tensors) : longHeads(this, tensors);
     if (this.header.has_gradient) {
       for (const show of ["gradient", "gradient_times_weights"])
         this.shownHeads.set(show, signedHeads(heads, tensors, show));
@@ -178,18 +180,29 @@ function computeRows(query, key, scale, blocks) {
 }
 
 /** @param {Layer} layer @param {Record<string, Tensor>} tensors @returns {Head[]} */
-function sketchHeads(layer, tensors) {
+function longHeads(layer, tensors) {
   const { header } = layer;
   const maps = header.levels.map((size) => BlockMap.split(joinBytes(tensors[`blocks_${size}`]), size, CODE_WEIGHTS));
+  const kinds = { none: { allows: () => true }, unknown: { allows: () => null } };
+  const mask =
+    header.mask === "runs" ? new MaskRuns(tensors.mask_counts, tensors.mask_edges) : kinds[header.mask ?? "none"];
+  if (layer.isPartial) return sketchHeads(layer, tensors, maps, mask);
+  const { values, shape } = tensors.lse;
+  return maps[0].map((map, head) => {
+    const [query, key] = layer.vectors(head) ?? [];
+    const lse = values.subarray(head * shape[1], (head + 1) * shape[1]);
+    return new ComputedHead(map, { query, key, lse, scale: header.scale, mask });
+  });
+}
+
+/** @param {Layer} layer @param {Record<string, Tensor>} tensors @param {BlockMap[][]} maps  By level. @param {import("#data/heads.js").Mask} mask @returns {Head[]} */
+function sketchHeads(layer, tensors, maps, mask) {
   const topKeys = joinBytes(tensors.top_keys);
   const [weights, rest] = [tensors.top_weights, tensors.rest].map((tensor) =>
     Float32Array.from(joinBytes(tensor).values, (code) => CODE_WEIGHTS[code]),
   );
   const [queries, k] = topKeys.shape.slice(1);
   const keys = layer.keys.length;
-  const mask = { none: { allows: () => true }, unknown: { allows: () => null } };
-  const runs =
-    header.mask === "runs" ? new MaskRuns(tensors.mask_counts, tensors.mask_edges) : mask[header.mask ?? "none"];
   return layer.headIndices.map(
     (_, head) =>
       new SketchHead({
@@ -198,9 +211,9 @@ function sketchHeads(layer, tensors) {
         topWeights: weights.subarray(head * queries * k, (head + 1) * queries * k),
         rest: rest.subarray(head * queries, (head + 1) * queries),
         received: tensors.received.values.subarray(head * keys, (head + 1) * keys),
-        mask: runs,
+        mask,
         error: layer.precision,
-        hasSinks: header.has_sinks,
+        hasSinks: layer.header.has_sinks,
       }),
   );
 }

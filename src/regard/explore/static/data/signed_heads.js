@@ -1,13 +1,11 @@
 // What has either sign: the gradient of the weights, gradient × weight, and relevance. Every cell is known, or masked.
 
-import { BaseHead } from "#data/heads.js";
+import { CompleteHead } from "#data/heads.js";
 import { joinBytes } from "#data/page_format.js";
-import { rankEntries } from "#data/ranked.js";
 
 /**
- * @import { Blocks, Cell } from '#data/heads.js'
+ * @import { BaseHead, Blocks, Cell } from '#data/heads.js'
  * @import { Tensor } from '#data/page_format.js'
- * @import { Ranked } from '#data/ranked.js'
  * @typedef {{value: number, error: number}} Value
  * @typedef {(query: number, key: number) => Value} Values  NaN where masked.
  */
@@ -18,10 +16,10 @@ const ZERO_CODE = 2 ** 15; // of a gradient, see gradients.py
 const IDENTITY_ERROR = 2 ** -22; // of R − I on the diagonal, where R is about 1 in float32
 
 /** A head whose cells are all known, of either sign. */
-export class SignedHead extends BaseHead {
+export class SignedHead extends CompleteHead {
   /** @param {number} rows @param {number} columns @param {Values} values */
   constructor(rows, columns, values) {
-    super(columns);
+    super(rows, columns, { hasSinks: true }); // a row has no known sum
     this.isDense = true;
     this.isSigned = true;
     this.values = values;
@@ -37,27 +35,6 @@ export class SignedHead extends BaseHead {
   cell(query, key) {
     const { value, error } = this.values(query, key);
     return { state: Number.isNaN(value) ? "masked" : "known", weight: value, upperBound: value, error };
-  }
-
-  /** @param {number} query @returns {Ranked} */
-  row(query) {
-    return this.rank(this.cells.columns, (key) => [query, key]);
-  }
-
-  /** @param {number} key @returns {Ranked} */
-  column(key) {
-    return this.rank(this.cells.rows, (query) => [query, key]);
-  }
-
-  /** @param {number} count @param {(index: number) => [query: number, key: number]} place */
-  rank(count, place) {
-    const entries = [];
-    for (let index = 0; index < count; index++) {
-      const [query, key] = place(index);
-      const { value, error } = this.values(query, key);
-      if (!Number.isNaN(value)) entries.push({ query, key, weight: value, error });
-    }
-    return rankEntries(entries);
   }
 }
 

@@ -24,6 +24,7 @@ class BaseWordHead extends BaseHead {
     this.queries = queries;
     this.keys = keys;
     this.isRemote = head.isRemote;
+    this.isPartial = head.isPartial;
     this.isSigned = head.isSigned;
     this.numHeads = head.numHeads;
   }

@@ -26,10 +26,10 @@ const MAX_WEIGHTS = 4_000_000; // that a server computes for a file
 export async function selectedWeights(view, report) {
   const { layer, unit, state, recording, queries, keys, shown } = view;
   const selection = selectionOf(view);
-  if (layer.isRemote) checkSize(selection, queries.length, keys.length);
+  if (!layer.isPartial) checkSize(selection, queries.length, keys.length);
   const head = await whenLoaded(recording, () => (layer.isLoaded ? unit.head(layer, state.heads, shown) : null));
   const writer = new Writer(queries, keys, columnOf(shown, state));
-  const isPartial = !layer.isDense && !layer.isRemote;
+  const { isPartial } = layer;
   writer.column.isPartial = isPartial;
   const isSaved = new Set(selection.rows);
   for (const [index, query] of selection.rows.entries()) {

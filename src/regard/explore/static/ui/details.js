@@ -51,7 +51,8 @@ function rowPanel({ unit, queries: texts, keys, shown }, head, queries, chosen) 
     .slice(0, LENGTH)
     .map((entry) => item(head, tokenName(keys, entry.key), entry, "out", { isChosen: entry.key === chosen }));
   const { row, rows } = WORDINGS[shown];
-  return panel([named(texts, queries, unit.name), queries.length > 1 ? rows : row], items, { head, ranked });
+  const title = [named(texts, queries, unit.name), queries.length > 1 ? rows : row, ...amongStored(ranked)];
+  return panel(title, items, { head, ranked });
 }
 
 /** @param {View} view @param {Head} head @param {number[]} keys @param {number | null} chosen */
@@ -61,7 +62,7 @@ function columnPanel({ unit, layer, queries, keys: texts, shown }, head, keys, c
     .slice(0, LENGTH)
     .map((entry) => item(head, tokenName(queries, entry.query), entry, "in", { isChosen: entry.query === chosen }));
   const { column, columns } = WORDINGS[shown];
-  const title = [named(texts, keys, unit.name), keys.length > 1 ? columns : column];
+  const title = [named(texts, keys, unit.name), keys.length > 1 ? columns : column, ...amongStored(ranked)];
   const hidden = unit.hidden(layer);
   const isHidden = keys.every((key) => hidden[key]);
   return panel(title, items, {
@@ -70,6 +71,12 @@ function columnPanel({ unit, layer, queries, keys: texts, shown }, head, keys, c
     preposition: "from",
     empty: isHidden ? "Hidden: see “Hide” at the color scale." : "",
   });
+}
+
+/** Whether a stronger weight may be missing from a list. @param {Ranked} ranked */
+function amongStored({ entries, isComplete, loading, numOrdered = 0 }) {
+  const mayMiss = !isComplete && !loading && entries.length > numOrdered;
+  return mayMiss ? [element("span", { class: "stored" }, " (among the weights in this file)")] : [];
 }
 
 /** @param {View} view @param {Head} head */

@@ -2,6 +2,9 @@
 
 const INVISIBLE = /[\u202a-\u202e\u2066-\u2069]|(?!\s)\p{Cc}/gu; // turns the order of what follows, or controls
 
+const MAX_ERROR = 0.05; // of a number with a decimal
+const NOISE = 1e-7; // of a stored weight in float32
+
 /** The decimals that are true of a number with some error, from one to three. @param {number} error */
 function trueDecimals(error) {
   return Math.min(3, Math.max(1, Math.floor(-Math.log10(2 * error) + 1e-9)));
@@ -14,18 +17,36 @@ function toFixed(number, decimals) {
   return isHalf && Number(text.at(-1)) % 2 === 1 ? (number - 10 ** -decimals / 4).toFixed(decimals) : text;
 }
 
-/** A weight with the digits that are true: exact ones have three, or four below 0.1. @param {number} weight @param {number} error  How far it may be from the exact one. */
-export function formatWeight(weight, error = 0) {
-  const decimals = error > 0 ? trueDecimals(error) : weight >= 0.1 ? 3 : 4;
-  const smallest = 10 ** -decimals;
-  return weight < smallest / 2 ? `< ${smallest.toFixed(decimals)}` : toFixed(weight, decimals);
+/** A number with all decimals, or two of three, if everything within its error rounds to it; else marked with ≈. @param {number} number  Not negative. @param {number} error @param {number} decimals */
+function withCertainDigits(number, error, decimals) {
+  if (error === 0) return toFixed(number, decimals);
+  const bound = Math.max(0, error - NOISE);
+  for (let count = decimals; count >= Math.min(2, decimals); count--) {
+    const [low, high] = [Math.max(0, number - bound), number + bound].map((each) => toFixed(each, count));
+    if (low === high && Number(low) > 0) return low;
+  }
+  return `≈ ${toFixed(number, decimals)}`;
 }
 
-/** A number with the digits that are true, four decimals at most, and a true minus sign. @param {number} value @param {number} error  How far it may be from the exact one. */
+/**
+ * A weight with the digits that are certain: exact ones have three, or four below 0.1. `≈` before a number whose last digit may be
+ * off by one; bounds, such as `0.2–0.5`, if not even the first is known. @param {number} weight @param {number} error  How far it may be from the exact one.
+ */
+export function formatWeight(weight, error = 0) {
+  const decimals = error > 0 ? trueDecimals(error) : weight >= 0.1 ? 3 : 4;
+  if (error > MAX_ERROR) {
+    const [low, high] = [Math.floor(10 * Math.max(0, weight - error)), Math.ceil(10 * (weight + error))];
+    return low > 0 ? `${(low / 10).toFixed(1)}–${(high / 10).toFixed(1)}` : `< ${(high / 10).toFixed(1)}`;
+  }
+  const smallest = 10 ** -decimals;
+  return weight < smallest / 2 ? `< ${smallest.toFixed(decimals)}` : withCertainDigits(weight, error, decimals);
+}
+
+/** A number with the digits that are certain, four decimals at most, and a true minus sign. @param {number} value @param {number} error  How far it may be from the exact one. */
 export function formatNumber(value, error = 0) {
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
-  const text = Math.abs(value).toFixed(error > 0 ? trueDecimals(error) : 4);
-  return value < 0 && Number(text) !== 0 ? `−${text}` : text;
+  const text = withCertainDigits(Math.abs(value), error, error > 0 ? trueDecimals(error) : 4);
+  return value < 0 && Number(text) !== 0 ? text.replace(/(?=\d)/, "−") : text;
 }
 
 const VALUE_DIGITS = 3;

@@ -72,12 +72,14 @@ function headName(layer, { heads, reduce, show }) {
 }
 
 /** How exact the numbers on the page are. @param {Recording} recording */
-function precisionNote({ dtype, isServed, precision, isReduced }) {
+function precisionNote({ dtype, isServed, precision, isReduced, layers }) {
   const model = `The model computed in ${dtype}.`;
   if (isServed) return `${model} Every number is computed exactly by the server.`;
   if (precision === 0) return `${model} Every number is computed in this page.`;
-  const stored = `Stored weights are within ${precision.toFixed(5)} of the exact ones; numbers are shown only to the digits that are certain.`;
-  const reduced =
-    "A long text is stored as maps of block means and the strongest keys of each row; whatever is not stored is marked.";
+  const stored = `Stored weights are within ${precision.toFixed(5)} of the exact ones; numbers are shown only to the digits that are certain, and after ≈ the last may be off by one.`;
+  const rows = layers.some(({ isPartial }) => isPartial)
+    ? "the strongest keys of each row; whatever is not stored is marked."
+    : "queries and keys, from which this page computes exact rows and columns.";
+  const reduced = `A long text is stored as maps of block means and ${rows}`;
   return [model, stored, ...(isReduced ? [reduced] : [])].join(" ");
 }

@@ -87,7 +87,7 @@ function rescaleBox(store) {
 function notes(recording, store) {
   const place = element("div", { class: "legend-notes" });
   store.subscribe(({ layer, hide, rescale, unit, show }) => {
-    const { isDense, isRemote, header } = recording.layers[layer];
+    const { isDense, isPartial, header } = recording.layers[layer];
     const shown = recording.layers[layer].shown(show);
     const isRescaled = hide.length > 0 && rescale && shown === "weights";
     const sentences = [
@@ -102,10 +102,7 @@ function notes(recording, store) {
       unit === "words" && !isDense && "The stored map has tokens, so the matrix shows tokens, not words.",
       isRescaled && "Rescaled: the remaining weights of a row are divided by 1 minus the hidden weight.",
       isRescaled && !isDense && "Blocks are not rescaled.",
-      isRescaled &&
-        !isDense &&
-        !isRemote &&
-        "Rows are not rescaled if their hidden weights are not stored in this file.",
+      isRescaled && isPartial && "Rows are not rescaled if their hidden weights are not stored in this file.",
     ];
     place.replaceChildren(...sentences.filter((sentence) => typeof sentence === "string").map(hint));
   });

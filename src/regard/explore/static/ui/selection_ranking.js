@@ -60,7 +60,8 @@ export function rankHead(unit, layer, head, [from, to]) {
     if (state === "known") return { score: weight, text: formatWeight(weight, error), strip };
     if (state !== "unknown") return { score: 0, text: state, strip };
     const known = row.entries.reduce((sum, entry) => sum + (to.indices.includes(entry.key) ? entry.weight : 0), 0);
-    return { score: known, text: formatWeight(known, upperBound - known), strip }; // the rest is not stored
+    const missing = (upperBound - known) / 2; // at most twice that is not stored
+    return { score: known, text: formatWeight(known + missing, missing), strip };
   }
   const largest = largestWord(layer, row.entries, from);
   if (!largest) return { score: 0, text: "–", strip };

@@ -40,8 +40,8 @@ function painterOf(head) {
 }
 
 /** Whether cells are drawn one by one over the blocks that hold them. @param {Head} head @param {number} cell */
-function drawsKnownCells({ isDense, isRemote }, cell) {
-  return !isDense && !isRemote && cell >= MIN_CELL;
+function drawsKnownCells({ isPartial }, cell) {
+  return isPartial && cell >= MIN_CELL;
 }
 
 /** @param {any} context @param {HTMLCanvasElement} map @param {Layout} layout @param {Drawing} drawing */

@@ -6,7 +6,7 @@ import { listen, setTabStop } from "#ui/listbox.js";
 
 /** @import { Layer, Segment } from '#data/layer.js' */
 
-const ERROR = 0.0005; // shares are printed with three decimals
+const ERROR = 1e-7; // of shares, which have three decimals
 const NUM_COLORS = 6; // further segments are striped
 const MAX_RANGES = 3; // that the legend lists
 
