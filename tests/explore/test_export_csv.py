@@ -347,7 +347,7 @@ def test_a_view_that_shows_nothing_saves_no_file(open_page, recording):
     page = open_page(recording, "#layer=encoder.0&head=1&views=generation")
     downloads = []
     page.on("download", lambda download: downloads.append(download))
-    page.get_by_role("group", name="Save: Generation").get_by_role("button", name="as CSV").click()
+    page.get_by_role("group", name="Save: Step by step").get_by_role("button", name="as CSV").click()
     sentence = "Nothing is shown here for this selection, so no file was saved."
     expect(page.locator(".exports [role=status]:visible")).to_have_text(sentence)
     assert downloads == []

@@ -191,6 +191,8 @@ def test_a_note_for_a_decoder_that_reads_its_input(open_page):
     recording = causal(7)
     page = open_page(recording, "#views=text,generation&head=1&step=4")
     step_is(page, 5)
+    assert page.get_by_role("button", name="Step by step", exact=True).get_attribute("aria-pressed") == "true"
+    assert "generat" not in page.locator("main").inner_text().lower()
     assert page.locator(".generation-step .hint").first.text_content() == "Step 5 of 7 reads"
     assert "each step is a token, which attends to itself" in page.locator(".generation .note").last.text_content()
     assert visible(page, 1) == [f"w{position}" for position in range(7)]
@@ -222,7 +224,7 @@ def test_a_long_text_is_stepped_through_in_its_own_scroller(open_page):
 
 def test_there_is_none_without_a_decoder(open_page, recording):
     page = open_page(recording.replace(layers=recording.layers.by_kind("encoder")))
-    assert page.get_by_role("button", name="Generation").count() == 0
+    assert page.get_by_role("button", name="Step by step", exact=True).count() == 0
 
 
 @pytest.mark.parametrize("rescale", [False, True])

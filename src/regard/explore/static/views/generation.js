@@ -25,7 +25,7 @@ const MAX_LISTED = 3; // tokens that a step attends to
 /** @type {ViewDefinition} */
 export default {
   name: "generation",
-  title: "Generation",
+  title: "Step by step", // written or only read
   help: "The text step by step, as the model read or wrote it. The tint shows what the model attended to at a step; tokens that came later are faint, because the model could not attend to them yet.",
   unit: "token",
   urlFields: { step: count },
