@@ -211,3 +211,8 @@ def test_each_meaning_has_a_color_of_its_own(open_page, recording):
     assert drawn[0] == page.evaluate(as_rgb, colors[2])
     assert not {*drawn[1:]} & {page.evaluate(as_rgb, color) for color in colors}
     assert drawn[1] != drawn[2]
+
+
+def test_hints_use_the_room_that_there_is(open_page, recording):
+    page = open_page(recording, "#layer=encoder.0&head=0")
+    assert page.get_by_text("drag to move").bounding_box()["height"] < 30  # one line
