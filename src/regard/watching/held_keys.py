@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -75,3 +76,21 @@ class HeldKeys:
 
 def _are_equal(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
+
+
+def fingerprint(key: Tensor) -> Sequence[Any]:
+    """What identifies one key of each sequence, (batch, kv_heads, 1, head_dim).
+
+    On a CPU a hash of its bytes: a small copy that lives on could keep glibc (before 2.38) from reusing the memory of a
+    large activation next to it. On other devices a copy, which is compared there.
+    """
+    key = key.detach()
+    if key.device.type != "cpu":
+        return key.clone().unbind()
+    key = key.clone(memory_format=torch.contiguous_format)  # whose strides can be viewed as bytes, for any width
+    return [hash(row.tobytes()) for row in key.view(torch.uint8).numpy()]
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether parts of two fingerprints are equal."""
+    return torch.equal(one, other) if isinstance(one, Tensor) else one == other

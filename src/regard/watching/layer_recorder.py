@@ -21,7 +21,7 @@ from regard.recordings.layer import AttentionKind
 from regard.watching.axis_rules import Split
 from regard.watching.call import AttentionCall, Continuation
 from regard.watching.concatenate import concatenate_calls, concatenate_results, concatenate_valid
-from regard.watching.held_keys import HeldKeys
+from regard.watching.held_keys import HeldKeys, fingerprint, is_same
 from regard.watching.output_gradient import OutputGradient, gradient_of_weights
 from regard.watching.pending_steps import PendingSteps
 from regard.watching.prefix_keys import KeyPlacement
@@ -204,7 +204,7 @@ class LayerRecorder:
             key, last = stored.request.key, last if call.is_dense else min(last, stored.request.key.shape[2])
             self._last_keys, self._last_index = key if last > 0 else None, last - 1
         if call.is_dense or not self._retention.keep_qk:
-            self._last_keys = _fingerprint(cached[:, :, last - 1 : last]) if last > 0 else None
+            self._last_keys = fingerprint(cached[:, :, last - 1 : last]) if last > 0 else None
         if self._held_keys is not None:
             self._held_keys.hold(call, cached, continuation)
         return weights, output
@@ -379,11 +379,11 @@ class LayerRecorder:
             return None
         held = call.cached[:, :, position - 1 : position]
         if isinstance(last, Tensor):
-            held, last = held.to(last.device), _fingerprint(last[:, :, self._last_index : self._last_index + 1])
-        held = _fingerprint(held)
-        if len(held) == len(last) and all(map(_is_same, held, last)):
+            held, last = held.to(last.device), fingerprint(last[:, :, self._last_index : self._last_index + 1])
+        held = fingerprint(held)
+        if len(held) == len(last) and all(map(is_same, held, last)):
             return None
-        is_reordered = all(any(_is_same(one, other) for other in last) for one in held)
+        is_reordered = all(any(is_same(one, other) for other in last) for one in held)
         return "reordered" if is_reordered else "changed keys"
 
     def _merge(self, results: Mapping[str, Any], key_offset: int) -> None:
@@ -393,20 +393,3 @@ class LayerRecorder:
                 before, measure = self._results[name], self._measures[name]
                 result = concatenate_results(before, result, measure, KeyPlacement(key_offset, self._num_prefix))
             self._results[name] = result
-
-
-def _fingerprint(key: Tensor) -> Sequence[Any]:
-    """What identifies one key of each sequence, (batch, kv_heads, 1, head_dim).
-
-    On a CPU a hash of its bytes: a small copy that lives on could keep glibc (before 2.38) from reusing the memory of a
-    large activation next to it. On other devices a copy, which is compared there.
-    """
-    key = key.detach()
-    if key.device.type != "cpu":
-        return key.clone().unbind()
-    key = key.clone(memory_format=torch.contiguous_format)  # whose strides can be viewed as bytes, for any width
-    return [hash(row.tobytes()) for row in key.view(torch.uint8).numpy()]
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    return torch.equal(one, other) if isinstance(one, Tensor) else one == other
