@@ -39,7 +39,7 @@ def _broken(monkeypatch):
 def test_all_kernels_pass(regard):
     result = regard("check", "--no-speed")
     assert (result.code, result.err) == (0, "")
-    assert re.search(rf"torch +{re.escape(torch.__version__)} ", result.out)
+    assert re.search(rf"torch +{re.escape(torch.__version__)}\s", result.out)
     assert all(f" {kernel.name} " in result.out for kernel in CPU_KERNELS)
     assert "results, all as exact as their dtype allows" in result.out
     assert "GFLOP/s" not in result.out
@@ -117,7 +117,7 @@ def test_a_broken_kernel_is_reported_with_code_1(regard):
     assert "kernel reference" not in result.out
     assert " results are wrong" in result.out
     assert "Paste this report into a bug report." in result.out
-    assert re.search(rf"torch +{re.escape(torch.__version__)} ", result.out)
+    assert re.search(rf"torch +{re.escape(torch.__version__)}\s", result.out)
 
 
 @pytest.mark.usefixtures("_broken")
