@@ -76,9 +76,9 @@ def test_hostile_tokens_are_text_and_run_nothing(open_page):
 
 
 def test_hostile_tokens_of_a_long_text_run_nothing_either(open_page):
-    page = hostile_page(open_page, HOSTILE * 21, width=400)  # 294 tokens: the file holds sketches
+    page = hostile_page(open_page, HOSTILE * 21, width=400)  # 294 tokens: the page computes weights
     layers = "JSON.parse(document.getElementById('recording').textContent).layers.map(layer => layer.storage)"
-    assert page.evaluate(layers) == ["sketch"] * 3
+    assert page.evaluate(layers) == ["computed"] * 3
     for cell in page.get_by_role("gridcell").all():
         cell.click()
         settle(page)
