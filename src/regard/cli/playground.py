@@ -10,6 +10,7 @@ import typer
 from regard.cli.models import load_pipeline
 from regard.cli.options import PAGE_SUFFIXES, check_suffix
 from regard.cli.output import print_path, progress
+from regard.errors import InvalidArgument
 
 
 def playground(
@@ -39,6 +40,9 @@ def playground(
     from regard.explore.playground import write_playground
 
     pipeline = load_pipeline(model, None, dtype="float32", device="cpu")
-    with progress("packing", 100, "%") as advance:
-        write_playground(pipeline, output, progress=lambda share: advance(100 * share))
+    try:
+        with progress("packing", 100, "%") as advance:
+            write_playground(pipeline, output, progress=lambda share: advance(100 * share))
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{model or 'the bundled model'}: {error}") from None
     print_path(f"Playground, {output.stat().st_size / 1e6:.1f} MB", output)
