@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.errors import InvalidArgument
 from regard.explore.html_page import to_html, write_html
-from regard.explore.pack import check, plan_layers, qkv_bytes, stores_qkv
+from regard.explore.pack import check, plan_layers
 from regard.explore.sketch import count_cells, count_top_keys
 from regard.recordings.recording import Recording
 
@@ -155,7 +155,6 @@ def estimate_page_bytes(recording: Recording) -> float:
     How well weights compress depends on the model: it is least where they are spread evenly.
     """
     shapes = [layer.weights.shape for layer in recording.layers]
-    plans = plan_layers(recording)
+    plans, qkv_bytes = plan_layers(recording)
     blocks, top_keys = count_cells(plans, shapes), count_top_keys(plans, shapes)
-    stored_bytes = qkv_bytes(recording) * 4 / 3 if stores_qkv(recording) else 0  # in base64
-    return BYTES_PER_BLOCK * blocks + BYTES_PER_TOP_KEY * top_keys + stored_bytes
+    return BYTES_PER_BLOCK * blocks + BYTES_PER_TOP_KEY * top_keys + qkv_bytes * 4 / 3  # in base64

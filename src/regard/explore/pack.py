@@ -97,8 +97,7 @@ def pack(recording: Recording, compare_with: Recording | None = None) -> tuple[P
 
 def _pack(recording: Recording, name: str) -> tuple[PageHeader, list[bytes]]:
     header = make_header(recording)
-    plans = plan_layers(recording)
-    has_qkv = stores_qkv(recording)
+    plans, has_qkv = plan_layers(recording)
     thumbnails, blocks, errors = {}, [], []
     segments = layer_segments(recording)
     relevances = add_relevance(header["layers"], recording, [plan is None for plan in plans])
@@ -226,24 +225,17 @@ def qkv(layer: Layer) -> dict[str, Tensor]:
     return tensors if layer.value is None else {**tensors, "value": layer.value[0].detach()}
 
 
-def plan_layers(recording: Recording) -> list[SketchPlan | None]:
-    """How a page stores each layer; None for all weights."""
-    plans = plan_sketches([layer.weights.shape for layer in recording.layers])
-    if not stores_qkv(recording):
-        return plans
-    return [
-        SketchPlan(plan.block_size, top_k=0) if plan and is_computable(layer) else plan
-        for plan, layer in zip(plans, recording.layers, strict=True)
+def plan_layers(recording: Recording) -> tuple[list[SketchPlan | None], int]:
+    """How a page stores each layer, None for all weights; and the bytes of the queries, keys and values that it has."""
+    plans, num_bytes = plan_sketches([layer.weights.shape for layer in recording.layers]), qkv_bytes(recording)
+    computed = [plan and is_computable(layer) for plan, layer in zip(plans, recording.layers, strict=True)]
+    if num_bytes > (MAX_LONG_QKV_BYTES if any(computed) else MAX_QKV_BYTES):
+        return plans, 0
+    plans = [
+        SketchPlan(plan.block_size, top_k=0) if plan and is_computed else plan
+        for plan, is_computed in zip(plans, computed, strict=True)
     ]
-
-
-def stores_qkv(recording: Recording) -> bool:
-    """Whether a page stores queries, keys and values."""
-    num_bytes = qkv_bytes(recording)
-    if MAX_QKV_BYTES < num_bytes <= MAX_LONG_QKV_BYTES:
-        plans = plan_sketches([layer.weights.shape for layer in recording.layers])
-        return any(plan and is_computable(layer) for plan, layer in zip(plans, recording.layers, strict=True))
-    return num_bytes <= MAX_QKV_BYTES
+    return plans, num_bytes
 
 
 def qkv_bytes(recording: Recording) -> int:

@@ -73,7 +73,7 @@ export class Form {
       : `${this.wording.title}, with ${vocabulary.tokens[mask]} for words to guess`;
   }
 
-  /** Show what is asked for, until there is an answer. @param {Typed} typed */
+  /** Show what was typed, until there is a result. @param {Typed} typed */
   update(typed) {
     if (this.input.value !== typed.text) this.input.value = typed.text; // without moving the cursor
     this.greedy.checked = typed.greedy;

@@ -53,9 +53,9 @@ let shown = null;
 let opened = location.hash; // the address that the next recording opens with, or else the state of the one before
 const form = new Form(model, typed, (change) => run({ ...typed, ...change }));
 
-/** Compute what is asked for, and show it unless something else was asked for in the meantime. @param {Typed} asked */
-async function run(asked) {
-  typed = asked;
+/** Compute what was typed, and show it unless something else was typed in the meantime. @param {Typed} next */
+async function run(next) {
+  typed = next;
   form.update(typed);
   try {
     const { result, changed = null } = await client.run(requestOf(typed, model));
@@ -126,10 +126,10 @@ function mountPage(recording, store) {
 /** Another address of this page. @param {HashChangeEvent} event */
 function follow({ newURL }) {
   const { hash } = new URL(newURL);
-  const asked = readTyped(hash, own);
-  if (JSON.stringify(asked) === JSON.stringify(typed)) return; // `bindAddress` follows
+  const next = readTyped(hash, own);
+  if (JSON.stringify(next) === JSON.stringify(typed)) return; // `bindAddress` follows
   opened = hash;
-  run(asked);
+  run(next);
 }
 
 find("model").textContent = escapeInvisible(model.name);

@@ -55,23 +55,23 @@ export class ByteLevelBpe {
   /** @param {string} text @returns {number[]} */
   encode(text) {
     const normal = this.normalizer.reduce((before, step) => step(before), text);
-    return this.pieces(normal).flatMap((piece) => {
-      const bytes = new TextEncoder().encode(piece);
+    return this.preTokenize(normal).flatMap((part) => {
+      const bytes = new TextEncoder().encode(part);
       return this.merge(Array.from(bytes, (byte) => BYTE_LETTERS[byte])).map((entry) => this.ids.get(entry) ?? 0);
     });
   }
 
   /** What the split pattern matches, and what is between the matches. @param {string} text */
-  pieces(text) {
-    const pieces = [];
+  preTokenize(text) {
+    const parts = [];
     let end = 0;
     for (const { 0: match, index } of text.matchAll(this.split)) {
-      if (index > end) pieces.push(text.slice(end, index));
-      if (match) pieces.push(match);
+      if (index > end) parts.push(text.slice(end, index));
+      if (match) parts.push(match);
       end = index + match.length;
     }
-    if (end < text.length) pieces.push(text.slice(end));
-    return pieces;
+    if (end < text.length) parts.push(text.slice(end));
+    return parts;
   }
 
   /** Merge the neighbors of the lowest rank until none is left. @param {string[]} entries @returns {string[]} */

@@ -43,10 +43,10 @@ export class Pipeline {
   }
 
   /** @param {number[]} source @param {RunOptions} options */
-  async translate(source, { beam, change, begins: asked, pause }) {
+  async translate(source, { beam, change, begins: first, pause }) {
     const { model, header } = this;
     const { bos_id: bos, max_seq_len: longest } = header.config;
-    const begins = this.possible(asked, longest - 1);
+    const begins = this.possible(first, longest - 1);
     const { ends, suppressed } = header;
     const isMasked = model.masked;
     model.change({ ...change, without: change.without.filter((each) => each !== "mask") });
@@ -72,13 +72,13 @@ export class Pipeline {
   }
 
   /** @param {number[]} prompt @param {RunOptions} options */
-  async generate(prompt, { change, begins: asked, pause }) {
+  async generate(prompt, { change, begins: first, pause }) {
     const { model, header } = this;
     const { ends, suppressed, new_tokens: newTokens } = header;
     const isMasked = model.masked;
     model.change({ ...change, without: change.without.filter((each) => each !== "mask") });
     const room = header.config.max_seq_len + 1 - prompt.length; // the model does not read the last token
-    const begins = this.possible(asked, room - 1);
+    const begins = this.possible(first, room - 1);
     const maxTokens = Math.max(Math.min(newTokens, room), begins.length + 1);
     const options = { beam: 1, maxTokens, ends, suppressed, written: begins.length, pause };
     const start = this.startOf(prompt, JSON.stringify(change));
