@@ -100,7 +100,6 @@ class _Task(NamedTuple):
         after: Token ids after it.
         ends: Token ids that end a generated text.
         suppressed: Token ids that are never generated.
-        reads_special: Whether a text may name special tokens.
     """
 
     kind: str
@@ -109,7 +108,6 @@ class _Task(NamedTuple):
     after: list[int]
     ends: list[int]
     suppressed: list[int]
-    reads_special: bool = False
 
 
 def _task(model: Transformer | GPT | Bert, tokenizer: Tokenizer) -> _Task:
@@ -118,13 +116,12 @@ def _task(model: Transformer | GPT | Bert, tokenizer: Tokenizer) -> _Task:
         return _Task("translate", EXAMPLE, [], [config.eos_id], [config.eos_id], [config.pad_id, config.bos_id])
     if isinstance(model, GPT):
         (before,) = tokenizer.encode_prompts([""])
-        reads_special = model.config.sample_by is None  # as `TextGenerator` does
-        return _Task("generate", "Once upon a time, there was", before, [], [*model.config.eos_ids], [], reads_special)
+        return _Task("generate", "Once upon a time, there was", before, [], [*model.config.eos_ids], [])
     (around,) = tokenizer.encode([""], add_special_tokens=True)
     fills = model.mlm_head is not None and tokenizer.mask_id is not None
     mask = tokenizer.convert_ids_to_tokens([tokenizer.mask_id])[0] if fills else ""  # pyright: ignore[reportArgumentType]
     example = f"The cat sat on the {mask}." if fills else EXAMPLE
-    return _Task("fill-mask", example, around[:1], around[1:], [], [], reads_special=True)
+    return _Task("fill-mask", example, around[:1], around[1:], [], [])
 
 
 def pack_model(
@@ -132,6 +129,7 @@ def pack_model(
 ) -> tuple[dict[str, Any], bytes]:
     """The header, which JSON can hold, and the block of weights of a model; see `write_playground`."""
     model, tokenizer = pipeline.model, pipeline.tokenizer
+    # whether a text may name special tokens; of a GPT, as `TextGenerator` decides
     reads_special = isinstance(model, Bert) or (isinstance(model, GPT) and model.config.sample_by is None)
     problems = [*model_problems(model), *tokenizer_problems(tokenizer, reads_special=reads_special)]
     raise_problems(problems, InvalidArgument)
