@@ -163,7 +163,7 @@ def test_the_readme_lists_the_extras():
     assert sorted(listed) == sorted({*provided} - {"all", "dev", "docs"})
 
 
-@pytest.mark.parametrize(("name", "code"), [("attention.html", 0), ("page.html", 65)])
+@pytest.mark.parametrize(("name", "code"), [("attention.html", 0), ("playground.html", 0), ("page.html", 65)])
 def test_make_test_does_not_read_what_make_demo_wrote(tmp_path, name, code):
     (tmp_path / name).write_text("t-eh".replace("-", ""), encoding="utf-8")
     spelling = [sys.executable, "-m", "codespell_lib", "--toml", ROOT / "pyproject.toml", "."]
