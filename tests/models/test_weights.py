@@ -20,6 +20,7 @@ from regard.models.weights import init_empty_weights
 from regard.nn import position_classes
 
 CONFIG = TransformerConfig(60, d_model=32, num_heads=4, num_encoder_layers=1, num_decoder_layers=1, d_ff=48)
+POSITIONS = sorted(position_classes())
 SOME = "encoder.layers.0.feed_forward.fc1.weight"
 
 
@@ -34,7 +35,7 @@ def change(folder: Path, **tensors: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("tying", ["all", "decoder", "none"])
-@pytest.mark.parametrize("positions", sorted(position_classes()))
+@pytest.mark.parametrize("positions", POSITIONS)
 def test_a_loaded_model_is_the_one_that_was_saved(tmp_path, tying, positions):
     model = make_model(tie_embeddings=tying, positions=positions)
     save_model(tmp_path, model)
@@ -58,8 +59,7 @@ def test_no_random_number_is_drawn(tmp_path):
 
 
 def test_a_model_without_weights_has_no_memory_and_imports_no_compiler():
-    kinds = sorted(position_classes())
-    for positions in kinds:
+    for positions in POSITIONS:
         model = make_model(positions=positions)
         with init_empty_weights():
             empty = make_model(positions=positions)
@@ -70,7 +70,7 @@ def test_a_model_without_weights_has_no_memory_and_imports_no_compiler():
         "import sys; from regard.models import Transformer, TransformerConfig\n"
         "from regard.models.weights import init_empty_weights\n"
         "before = 'sympy' in sys.modules  # torch 2.14 imports it itself\n"
-        f"for positions in {kinds}:\n"
+        f"for positions in {POSITIONS}:\n"
         "    with init_empty_weights(): Transformer(TransformerConfig(60, positions=positions))\n"
         "assert 'torch._dynamo' not in sys.modules and ('sympy' in sys.modules) == before"
     )

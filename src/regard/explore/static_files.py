@@ -69,9 +69,13 @@ def module_sources(entry: str) -> dict[str, str]:
         source = static(name)
         for module, names, where in _parse(name, source).imports:
             if module in open_modules:
-                raise InvalidFile(f"{where}: expected modules that do not import each other, got {module!r} again")
+                raise InvalidFile(
+                    f"{where}: expected modules that do not import each other, got {short_repr(module)} again"
+                )
             if not (STATIC / module).is_file():
-                raise InvalidFile(f"{where}: expected a module of {STATIC}, got {module!r}, which is not there")
+                raise InvalidFile(
+                    f"{where}: expected a module of {STATIC}, got {short_repr(module)}, which is not there"
+                )
             if module not in sources:
                 visit(module)
             exports = _parse(module, sources[module]).exports
