@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 import regard
+from regard.errors import InvalidArgument
 
 TOKENS, STEPS = 8, [5, 1, 2]
 
@@ -102,3 +103,29 @@ def test_steps_without_attention_of_tokens_to_themselves(num_sources):
     assert len(layers) == num_sources
     for layer, source in zip(layers, model.sources, strict=True):
         torch.testing.assert_close(layer.weights.dense(), (x @ source.mT / 2).softmax(-1))
+
+
+@pytest.mark.parametrize("in_one_forward", [False, True])
+def test_two_runs_before_the_tokens_attend_to_themselves_are_refused(in_one_forward):
+    """Nothing says then whether the second is a layer, or the next step."""
+
+    class CrossFirst(Block):
+        def forward(self, x, sources):
+            for source in sources:
+                x = x + self.cross(x, source)
+            return super().forward(x, [])
+
+    model = Decoder()
+    model.blocks = nn.ModuleList([CrossFirst(Attention())])
+    x = torch.randn(1, 2, TOKENS, 4)
+    with regard.watch(model, ["entropy"], positions="last") as result:
+        for part in [x] if in_one_forward else x.split(STEPS, 2):
+            model(part, sources("one"), STEPS if in_one_forward else TOKENS)
+    [own] = [layer for layer in result.layers if layer.kind != "cross"]
+    torch.testing.assert_close(own.measured["entropy"], own.weights.measure("entropy")["entropy"])
+    assert own.weights.shape[-2:] == (TOKENS, TOKENS)
+    for layer in result.layers:
+        if layer is not own:
+            for read in ("weights", "measured"):
+                with pytest.raises(InvalidArgument, match=r"cross(#2)?: it attended to the same keys more often than "):
+                    getattr(layer, read)

@@ -22,14 +22,11 @@ from regard.watching.axis_rules import Split
 from regard.watching.call import AttentionCall, Continuation
 from regard.watching.concatenate import concatenate_calls, concatenate_results, concatenate_valid
 from regard.watching.held_keys import HeldKeys, fingerprint, is_same
+from regard.watching.inconsistency import Inconsistency, why_inconsistent
 from regard.watching.output_gradient import OutputGradient, gradient_of_weights
 from regard.watching.pending_steps import PendingSteps
 from regard.watching.prefix_keys import KeyPlacement
 from regard.watching.retention import Retention
-
-Inconsistency = Literal["reordered", "changed keys", "compressed keys"]
-"""Why later calls are not further rows of the matrix: a beam search reordered the batch; the cache changed the keys of
-earlier tokens, as a quantized one does; or there are other keys that stand for several tokens."""
 
 
 class LayerRecorder:
@@ -110,9 +107,10 @@ class LayerRecorder:
         """The results of the measures, by name.
 
         Raises:
-            InvalidArgument: If the sequences of the batch changed places between the steps of a generation.
+            InvalidArgument: If the calls are not the rows of one matrix; keys that a cache changed do not matter.
         """
-        self._check_order()
+        if self._inconsistency not in (None, "changed keys"):
+            raise InvalidArgument(why_inconsistent(self.name, self._inconsistency, has_calls=bool(self._calls)))
         self.flush()
         return self._results
 
@@ -299,7 +297,21 @@ class LayerRecorder:
 
     def is_step_of(self, queries: int) -> bool:
         """Whether its last call may be attention of so many tokens to themselves and those before."""
-        return self._held_keys is not None and self._held_keys.attends_to_itself and self._valid[-1][1] == queries
+        return self._held_keys is not None and self._held_keys.attends_to_itself and self.num_last_queries == queries
+
+    @property
+    def num_last_queries(self) -> int:
+        """The number of queries of the last call."""
+        return self._valid[-1][1]
+
+    @property
+    def has_doubtful_steps(self) -> bool:
+        """Whether its calls may be steps, or layers of the same step."""
+        return self._inconsistency == "steps or layers"
+
+    def doubt_steps(self) -> None:
+        """Refuse to join its calls from now on."""
+        self._inconsistency = "steps or layers"
 
     def is_continued_by(self, call: AttentionCall, *, compare_keys: bool = False) -> bool:
         """Whether a call continues this layer with new tokens, because the KV cache grew.
@@ -342,13 +354,9 @@ class LayerRecorder:
         """All calls as one."""
         if not self._calls:
             raise InvalidArgument(f"{self.name}: its weights were not kept; watch with keep_qk=True, or read measured")
-        self._check_order()
+        if self._inconsistency is not None:
+            raise InvalidArgument(why_inconsistent(self.name, self._inconsistency, has_calls=True))
         self._check_versions()
-        if self._inconsistency == "changed keys":
-            raise InvalidArgument(
-                f"{self.name}: the cache changed the keys of earlier tokens between the steps, as a quantized cache "
-                "does, so the steps are not rows of one matrix; read measured, or watch each step by itself"
-            )
         if self._concatenated is None:
             call = self._calls[0]
             if self._continuation is not None:
@@ -356,19 +364,6 @@ class LayerRecorder:
             value = None if self._has_several_values else call.value
             self._concatenated = replace(call, valid_queries=self.valid_queries, value=value)
         return self._concatenated
-
-    def _check_order(self) -> None:
-        if self._inconsistency == "compressed keys":
-            raise InvalidArgument(
-                f"{self.name}: it attends to compressed keys, and later steps had more of them, so the steps are not "
-                "rows of one matrix; watch each forward pass by itself"
-            )
-        if self._inconsistency == "reordered":
-            first = "" if self._calls else "watch with keep_qk=True, and "
-            raise InvalidArgument(
-                f"{self.name}: beam search reordered the batch between the steps; {first}call "
-                "result.select_beams(output.beam_indices)"
-            )
 
     def _find_inconsistency(self, call: AttentionCall) -> Inconsistency | None:
         """Compare the key that the cache holds for the last token of the call before with the one recorded then."""

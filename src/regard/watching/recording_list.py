@@ -81,13 +81,13 @@ class RecordingList:
 
     def end_forward(self, forward: ForwardPass) -> None:
         """Record what still waits: it is a further step if any of it continues a layer."""
-        if not forward.waiting:
-            return
-        recorders = self._recordings[-1]
-        layers = [(recorders.get(each.key), each) for each in forward.waiting]
-        if not any(layer is not None and layer.relate(each.call) is not None for layer, each in layers):
-            self._start_recording({})
-        self._add_waiting(forward)
+        if forward.waiting:
+            recorders = self._recordings[-1]
+            layers = [(recorders.get(each.key), each) for each in forward.waiting]
+            if not any(layer is not None and layer.relate(each.call) is not None for layer, each in layers):
+                self._start_recording({})
+            self._add_waiting(forward)
+        self._doubt_steps(forward)
 
     def repeat(self, forward: ForwardPass, key: LayerKey | None = None) -> None:
         """The call of a layer was made again with another value. Default: the last call."""
@@ -123,9 +123,24 @@ class RecordingList:
 
         Where the tokens attend to themselves, too, that has had more steps.
         """
-        recorders, queries = self._recordings[-1], call.query.shape[2]
-        others = (count for other, count in forward.recorded.items() if recorders[other].is_step_of(queries))
-        return max(others, default=forward.recorded[key] + 1) > forward.recorded[key]
+        steps = self._num_steps(forward, call.query.shape[2])
+        return steps is None or steps > forward.recorded[key]
+
+    def _num_steps(self, forward: ForwardPass, queries: int) -> int | None:
+        """How often so many tokens attended to themselves in a forward pass; None if they do not."""
+        recorders = self._recordings[-1]
+        counts = [count for key, count in forward.recorded.items() if recorders[key].is_step_of(queries)]
+        return max(counts, default=None)
+
+    def _doubt_steps(self, forward: ForwardPass) -> None:
+        """Refuse cross-attention that ran more often than the tokens attended to themselves, and its other layers."""
+        for key, count in forward.recorded.items():
+            recorder = self._recordings[-1][key]
+            steps = self._num_steps(forward, recorder.num_last_queries)
+            is_joined = recorder.kind == "cross" and key[0] in self._joined
+            first = self._recordings[-1].get((key[0], 1), recorder)
+            if first.has_doubtful_steps or (is_joined and steps is not None and count > steps):
+                recorder.doubt_steps()
 
     def _waits(self, forward: ForwardPass, each: LayerCall) -> bool:
         """Whether a later call of the forward pass must decide whether it is a further step.
