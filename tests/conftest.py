@@ -24,6 +24,7 @@ def pytest_configure(config):
     if config.getoption("--all"):
         os.environ["REGARD_TEST_ALL"] = "1"  # inherited by xdist's workers; read while tests are collected
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start, which run side by side as well
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else each starts more processes
     hypothesis.settings.load_profile("all" if os.environ.get("REGARD_TEST_ALL") == "1" else "quick")
 
 

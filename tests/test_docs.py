@@ -19,6 +19,7 @@ PACKAGES = [
     "regard.nn",
     "regard.models",
     "regard.watching",
+    "regard.jobs",
     "regard.analysis",
     "regard.recordings",
     "regard.tracing",

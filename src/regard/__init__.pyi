@@ -4,6 +4,7 @@ from . import analysis as analysis
 from . import data as data
 from . import explore as explore
 from . import generation as generation
+from . import jobs as jobs
 from . import metrics as metrics
 from . import models as models
 from . import nn as nn
