@@ -55,7 +55,8 @@ format: .venv/ready
 # Builds the documentation into build/site; index.html opens from disk.
 docs: .venv/ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml
-	@echo "Open build/site/index.html"
+	$(BIN)/python tools/write_notebooks.py build/site/notebooks
+	@echo "Open build/site/index.html; the lessons are in build/site/notebooks, too"
 
 # Builds the source distribution and the wheel into dist, and checks them.
 dist: .venv/build
