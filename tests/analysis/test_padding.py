@@ -220,7 +220,7 @@ def _images(text):
 
 
 def _ticks(panel):
-    is_named = "padding" in str(panel.get_xlabel()) or not panel.get_xlabel()
+    is_named = panel.get_xlabel() == "key"
     return (panel.get_xticklabels(), panel.get_yticklabels()) if is_named else ()
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from matplotlib import pyplot
 from pyarrow import parquet
 
 import regard
@@ -133,6 +134,38 @@ def test_figures_show_the_numbers(made, tmp_path):
     ):
         with pytest.raises(InvalidType, match=error):
             other()
+
+
+def test_a_head_is_drawn_into_a_figure_of_a_paper(made, tmp_path):
+    layer = made.layers["first"]
+    special = Layer("s", "encoder", layer.weights, ("[CLS]", "a", "b", "c", "[SEP]"), ("[CLS]", "a", "b", "c", "[SEP]"))
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(6, 3))
+    assert plot_weights(special, [1], ax=right, cmap="magma", special_tokens=False, scale="linear") is figure
+    assert not left.images
+    (image,) = right.images
+    assert np.allclose(image.get_array(), layer.weights.numpy()[0, 1, 1:4, 1:4])
+    assert (image.get_cmap().name, image.norm.gamma, image.norm.vmax) == ("magma", 1, 1)
+    assert (right.get_xlabel(), right.get_ylabel(), right.get_title()) == ("key", "query", "s, head 1")
+    assert [label.get_text() for label in right.get_xticklabels()] == ["a", "b", "c"]
+    pyplot.close(figure)
+    own = plot_weights(special, figsize=(7, 2.5))
+    assert tuple(own.get_size_inches()) == (7, 2.5)
+    assert own.axes[0].images[0].norm.gamma == 0.5
+    for name, start in (("a.pdf", b"%PDF"), ("a.svg", b"<?xml"), ("a.png", b"\x89PNG")):
+        own.savefig(tmp_path / name)
+        assert (tmp_path / name).read_bytes().startswith(start)
+    only = Layer("s", "encoder", layer.weights, ("[CLS]",) * 5, ("[CLS]",) * 5)
+    for call, error in (
+        (lambda: plot_weights(special, ax=left), r"ax: expected one of the heads, as in heads=\[0\], got 2"),
+        (lambda: plot_weights(special, [0], ax=left, figsize=(1, 1)), "figsize: expected None with ax"),
+        (lambda: plot_weights(special, scale="log"), "scale: expected one of sqrt, linear, got 'log'"),
+        (
+            lambda: plot_weights(only, special_tokens=False),
+            "special_tokens: expected True, got False, but there are no",
+        ),
+    ):
+        with pytest.raises(InvalidArgument, match=error):
+            call()
 
 
 def test_edges_by_key_are_the_strongest_queries(made):

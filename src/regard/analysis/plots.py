@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import torch
@@ -13,12 +13,15 @@ from regard.analysis.head_scores import HEAD_SCORES
 from regard.analysis.padding import valid_rows_and_columns
 from regard.analysis.tables import Columns
 from regard.checks import Checks
-from regard.errors import InvalidType, did_you_mean, require, short_repr
+from regard.errors import InvalidArgument, InvalidType, did_you_mean, require, short_repr
 from regard.ops import WeightMatrix
 from regard.ops.measures import GroupPool
 from regard.recordings.layer import Layer, check_head_indices, require_one_sequence
+from regard.text.tokens import is_special
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
 MAX_PIXELS = 1024
@@ -78,21 +81,44 @@ def plot_head_scores(scores: Columns, which: str | Sequence[str] | None = None) 
     return figure
 
 
-def plot_weights(layer: Layer, heads: Sequence[int] | None = None) -> Figure:
+def plot_weights(
+    layer: Layer,
+    heads: Sequence[int] | None = None,
+    *,
+    special_tokens: bool = True,
+    scale: Literal["sqrt", "linear"] = "sqrt",
+    cmap: str | Colormap = "viridis",
+    figsize: tuple[float, float] | None = None,
+    ax: Axes | None = None,
+) -> Figure:
     """A heat map of the weights of each head, with queries down and keys across.
 
     Args:
         layer: A layer with one sequence.
         heads: Indices of the heads to show. Default: all.
+        special_tokens: Whether to show rows and columns of special tokens, such as ``[SEP]``, which can receive most of
+            the attention. The other weights stay as they are.
+        scale: How colors grow with weights: with their square root, which tells small weights apart, or linearly. The
+            color bar has the weights.
+        cmap: A color map of matplotlib, or its name.
+        figsize: Width and height in inches. Default: what the tokens need.
+        ax: Axes to draw one head into, in a figure of your own.
 
     Returns:
-        A figure, which notebooks display, without the rows and columns of padding. Of more than 1,024 tokens, a cell is
-        the mean of a square.
+        The figure, which notebooks display, and ``figure.savefig("head.pdf")`` writes as PDF, SVG or PNG. It leaves out
+        the rows and columns of padding. Of more than 1,024 tokens, a cell is the mean of a square.
 
     Raises:
         InvalidType: If ``layer`` is not a layer, or the heads are not a list.
-        InvalidArgument: If a head is unknown, or there is none to show.
+        InvalidArgument: If a head is unknown, there is none to show, or another argument is wrong.
         MissingExtra: If matplotlib is not installed.
+
+    Examples:
+        >>> import regard
+        >>> recording = regard.pipelines.Translator.load().record("The cat is small.")
+        >>> figure = regard.analysis.plot_weights(recording.layers.cross[2], [4], special_tokens=False)
+        >>> [ax.get_title() for ax in figure.axes][0]
+        'cross.2, head 4'
     """
     if not isinstance(layer, Layer):
         raise InvalidType(f"layer: expected a Layer of a recording, got {type(layer).__name__}")
@@ -103,26 +129,36 @@ def plot_weights(layer: Layer, heads: Sequence[int] | None = None) -> Figure:
     with Checks() as checks:
         checks.that(len(shown) > 0, "heads: expected at least one head")
         check_head_indices(checks, layer, shown)
+        checks.choice("scale", scale, ("sqrt", "linear"))
+        if ax is not None:
+            checks.that(len(shown) == 1, f"ax: expected one of the heads, as in heads=[0], got {len(shown)}")
+            checks.that(figsize is None, "figsize: expected None with ax, whose figure has a size")
     weights = layer.weights.detach().at(heads=[layer.head_indices.index(head) for head in shown])
     rows, columns = valid_rows_and_columns(layer)
+    if not special_tokens:
+        rows = [each for each in rows if not is_special(layer.query_tokens[each])]
+        columns = [each for each in columns if not is_special(layer.key_tokens[each])]
+        if not rows or not columns:
+            raise InvalidArgument("special_tokens: expected True, got False, but there are no other tokens")
     queries, keys = len(rows), len(columns)
     size = -(-max(queries, keys) // MAX_PIXELS)
     maps = weights.dense()[..., rows, :][..., columns] if size == 1 else _block_means(weights, rows, columns, size)
     is_labelled = size == 1 and max(queries, keys) <= MAX_TICK_LABELS
     side = 2.6 + (0.12 * max(queries, keys) if is_labelled else 0)
-    figure, panels = _figure(len(shown), 4, (side, side))
+    figure, panels = _figure(len(shown), 4, (side, side), figsize) if ax is None else (cast("Figure", ax.figure), [ax])
+    from matplotlib.colors import PowerNorm
+
     for panel, head, values in zip(panels, shown, maps[0].float().cpu().numpy(), strict=True):
-        image = panel.imshow(values, vmin=0, vmax=1 if size == 1 else None, cmap="viridis", aspect="auto")
-        panel.set(title=f"{layer.name}, head {head}")
+        norm = PowerNorm(0.5 if scale == "sqrt" else 1.0, vmin=0, vmax=1 if size == 1 else None)
+        image = panel.imshow(values, norm=norm, cmap=cmap, aspect="auto")
+        unit = "" if is_labelled else " (position)" if size == 1 else f" (squares of {size})"
+        panel.set(title=f"{layer.name}, head {head}", xlabel=f"key{unit}", ylabel=f"query{unit}")
         if is_labelled:
             panel.set_xticks(
                 range(keys), _escape_mathtext([layer.key_tokens[each] for each in columns]), rotation=90, fontsize=7
             )
             panel.set_yticks(range(queries), _escape_mathtext([layer.query_tokens[each] for each in rows]), fontsize=7)
-        else:
-            unit = "" if size == 1 else f" (squares of {size})"
-            panel.set(xlabel=f"key{unit}", ylabel=f"query{unit}")
-        figure.colorbar(image, ax=panel)
+        panel.figure.colorbar(image, ax=panel, label="weight")
     return figure
 
 
@@ -142,14 +178,16 @@ def _escape_mathtext(tokens: Sequence[str]) -> list[str]:
     return [token.replace("$", r"\$") for token in tokens]
 
 
-def _figure(count: int, max_columns: int, size: tuple[float, float]) -> tuple[Figure, list[Any]]:
-    """A figure with panels of a size in inches, in rows of up to `max_columns`."""
+def _figure(
+    count: int, max_columns: int, size: tuple[float, float], figsize: tuple[float, float] | None = None
+) -> tuple[Figure, list[Any]]:
+    """A figure with panels of a size in inches, or of a size of its own, in rows of up to `max_columns`."""
     require("matplotlib.figure", extra="plot", needed_by="plots")
     from regard.analysis.notebook_figure import NotebookFigure
 
     columns = min(max_columns, count)
     rows = -(-count // columns)
-    figure = NotebookFigure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
+    figure = NotebookFigure(figsize=figsize or (size[0] * columns, size[1] * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
     for panel in panels[count:]:
         panel.set_axis_off()
