@@ -150,6 +150,7 @@ def test_a_head_is_switched_off_and_compared_and_is_in_the_address(open_playgrou
     page.get_by_role("button", name="Undo all changes").press("Enter")
     expect(page.get_by_role("button", name="Switch off cross.2, head 5")).to_be_focused()
     expect(page.locator("#live-changed")).to_be_hidden()
+    expect(page.locator("label[for=live-translation]")).to_be_hidden()
     page.wait_for_function("() => !location.hash.includes('off=')")
 
 
@@ -160,6 +161,9 @@ def test_the_temperature_and_what_is_left_out_change_the_text_and_the_difference
     texts = [page.locator(f"#live-{name}") for name in ("translation", "changed")]
     assert texts[0].text_content() != texts[1].text_content()
     assert texts[1].locator("mark").count() > 0
+    expect(page.get_by_label("The model as it is")).to_have_id("live-translation")
+    expect(page.get_by_label("With the change")).to_have_id("live-changed")
+    expect(page.locator("label[for=live-translation]")).to_be_visible()
     expect(page.locator("#live-difference")).to_contain_text("words differ")
     expect(page.locator("#temperature")).to_have_value("10")
     page.locator("#temperature").fill("1")

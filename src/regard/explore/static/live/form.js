@@ -23,6 +23,9 @@ const WORDING = {
   "fill-mask": { title: "Type a text", nothing: "Nothing to read yet.", cut: "", read: "read" },
 };
 
+/** What a changed model is compared with, and the changed model. */
+export const SIDES = { original: "The model as it is", changed: "With the change" };
+
 export class Form {
   /** @param {PlaygroundHeader} model @param {Typed} typed @param {(change: Partial<Typed>) => void} change */
   constructor(model, typed, change) {
@@ -38,6 +41,12 @@ export class Form {
     const outputs = { for: "live-text", dir: "auto" };
     this.output = element("output", { id: "live-translation", ...outputs });
     this.changed = element("output", { id: "live-changed", ...outputs });
+    this.sides = [
+      element("label", { for: this.output.id }, SIDES.original),
+      element("label", { for: this.changed.id }, SIDES.changed),
+    ];
+    const outputNodes = [this.sides[0], this.output, this.sides[1], this.changed];
+    this.outputs = element("div", { class: "outputs" }, ...outputNodes);
     this.difference = element("p", { class: "note", id: "live-difference" });
     this.notice = element("p", { class: "note", id: "live-notice", role: "status" });
     this.greedy = element("input", { type: "checkbox", id: "live-greedy" });
@@ -54,7 +63,7 @@ export class Form {
     this.greedy.addEventListener("change", () => change({ greedy: this.greedy.checked }));
     const heading = element("h1", {}, element("label", { for: "live-text" }, this.hint()));
     const more = element("div", { class: "more" }, this.choices.node, this.whatIf.node, search);
-    const parts = [this.input, this.output, this.changed, this.difference, more, this.notice];
+    const parts = [this.input, this.outputs, this.difference, more, this.notice];
     this.node = element("form", { class: "live" }, heading, ...parts);
     this.node.addEventListener("submit", (event) => event.preventDefault());
     this.output.hidden = !this.writes;
@@ -78,8 +87,8 @@ export class Form {
     if (this.input.value !== typed.text) this.input.value = typed.text; // without moving the cursor
     this.greedy.checked = typed.greedy;
     this.whatIf.update(typed);
-    this.changed.hidden = !isChanged(typed) || !this.writes;
-    this.difference.hidden = this.changed.hidden;
+    const isCompared = isChanged(typed) && this.writes;
+    for (const node of [...this.sides, this.changed, this.difference]) node.hidden = !isCompared;
     this.isOutdated = true;
   }
 
@@ -132,5 +141,5 @@ function marked(text, other) {
 function differenceOf(text, other) {
   if (text === other) return "The change makes no difference to the text.";
   const common = commonRuns(wordsOf(text), wordsOf(other)).reduce((sum, [, , length]) => sum + length, 0);
-  return `Above: the model as it is. Below: with the change; ${wordsOf(other).length - common} of ${wordsOf(other).length} words differ.`;
+  return `${wordsOf(other).length - common} of ${wordsOf(other).length} words differ.`;
 }

@@ -1,7 +1,7 @@
 // The playground: a text that the reader types, what the model makes of it, and the views on what it computed.
 
 import { exportButtons } from "#export/buttons.js";
-import { Form } from "#live/form.js";
+import { Form, SIDES } from "#live/form.js";
 import { LiveRecording } from "#live/recording.js";
 import { readTyped, requestOf, typedFields } from "#live/typed.js";
 import { ModelClient } from "#model/client.js";
@@ -73,8 +73,8 @@ function recordingOf(result, changed) {
   const recording = new LiveRecording(model, typed.text, changed ?? result);
   if (changed) {
     const original = new LiveRecording(model, typed.text, result);
-    recording.title = "With the change";
-    original.title = "The model as it is";
+    recording.title = SIDES.changed;
+    original.title = SIDES.original;
     recording.compare(original);
   }
   return recording;
