@@ -417,6 +417,30 @@ def test_the_page_says_that_it_compares_and_opens_on_the_greatest_difference(ope
     assert by_link.locator(".head-name").text_content() == "encoder.0, head 1"
 
 
+def test_a_and_b_are_swapped_in_all_views(open_pair, pair):
+    fragment = "#layer=encoder.0&head=1&views=text,compare"
+    opened = open_pair(*pair, fragment)
+    point_at(opened, "difference", 1, 3)
+    before = tip(opened)
+    opened.get_by_role("button", name="Swap A and B").press("Enter")
+    expect(opened.locator("h1")).to_have_text("A: Another text / B: One text")
+    expect(opened.get_by_role("button", name="Swap A and B")).to_be_focused()
+    expect(opened.locator("#sides")).to_contain_text("show A alone (Another text).")
+    assert opened.locator("#text .token").all_text_contents() == [label(token) for token in TOKENS_B]
+    point_at(opened, "difference", 1, 3)
+    assert tip(opened) == {
+        "A": before["B"],
+        "B": before["A"],
+        "B − A": before["B − A"].translate(str.maketrans("+−", "−+")),
+    }
+    expect(opened).to_have_url(re.compile("swap=1"))
+    opened = open_pair(*pair, f"{fragment}&swap=1")
+    expect(opened.locator("h1")).to_have_text("A: Another text / B: One text")
+    opened.evaluate("location.hash = 'layer=encoder.0&head=1'")
+    expect(opened.locator("h1")).to_have_text("A: One text / B: Another text")
+    assert opened.locator("#sides button").count() == 1
+
+
 def test_one_recording_has_one_title(open_page, pair):
     opened = open_page(pair[0])
     assert opened.locator("h1").text_content() == "One text"

@@ -6,6 +6,7 @@ import { Sequence } from "#data/sequence.js";
 import { SHOWN } from "#data/signed_heads.js";
 
 /**
+ * @import { Run } from '#data/difference.js'
  * @import { LayerHeader } from '#data/layer.js'
  * @typedef {{layer: number, head: number, query: number, reason: string}} Opening  What to show first, and why.
  * @typedef {{format_version: number, title: string, model: string, dtype: string, texts: Record<string, string>, image: string | null,
@@ -43,6 +44,25 @@ export class Recording {
   /** Whether a server no longer responds. */
   get disconnected() {
     return false;
+  }
+
+  /** The second recording, with which this one is compared instead. @returns {Recording} */
+  swapped() {
+    const other = /** @type {Recording} */ (this.compareWith);
+    if (!this.alignments.length) {
+      const places = other.layers.map((_, layer) => other.counterparts.indexOf(layer));
+      this.counterparts = places.map((place) => (place < 0 ? null : place));
+      /** @type {(runs: Run[]) => Run[]} */
+      const reversed = (runs) => runs.map(([startA, startB, length]) => [startB, startA, length]);
+      this.alignments = other.alignments.map(({ sequences: [a, b], tokens, words }) => ({
+        sequences: /** @type {[number, number]} */ ([b, a]),
+        tokens: reversed(tokens),
+        words: reversed(words),
+      }));
+    }
+    this.compareWith = null;
+    other.compareWith = this;
+    return other;
   }
 
   /** What can be shown of some layer besides its weights. @returns {string[]} */

@@ -1,24 +1,14 @@
 // The playground: a text that the reader types, what the model makes of it, and the views on what it computed.
 
-import { exportButtons } from "#export/buttons.js";
 import { Form, SIDES } from "#live/form.js";
 import { LiveRecording } from "#live/recording.js";
 import { readTyped, requestOf, typedFields } from "#live/typed.js";
 import { ModelClient } from "#model/client.js";
-import { createStore } from "#state/store.js";
-import { Units } from "#state/unit.js";
-import { bindAddress, fieldsOf, fromFragment, toFragment } from "#state/url.js";
-import { mountDetails } from "#ui/details.js";
+import { find, Page } from "#page.js";
+import { fieldsOf } from "#state/url.js";
 import { element } from "#ui/elements.js";
 import { escapeInvisible } from "#ui/format.js";
-import { mountHeadGrid } from "#ui/head_grid.js";
-import { mountHeader } from "#ui/header.js";
-import { mountLayout } from "#ui/layout.js";
-import { mountLegend } from "#ui/legend.js";
-import { mountOptions } from "#ui/options.js";
-import { mountTheme } from "#ui/theme.js";
-import { View } from "#ui/view.js";
-import { mountViews, VIEWS } from "#views/index.js";
+import { VIEWS } from "#views/index.js";
 
 /**
  * @import { PlaygroundHeader } from '#live/recording.js'
@@ -26,17 +16,11 @@ import { mountViews, VIEWS } from "#views/index.js";
  * @import { Recording } from '#data/recording.js'
  * @import { Computed } from '#model/computed.js'
  * @import { Store } from '#state/store.js'
- * @typedef {{recording: Recording, store: Store, end: AbortController}} Shown
  */
 
-const find = (/** @type {string} */ id) => /** @type {HTMLElement} */ (document.getElementById(id));
 /** @type {PlaygroundHeader} */
 const model = JSON.parse(find("recording").textContent ?? "");
 const client = new ModelClient(model, document);
-const mainElement = () => /** @type {HTMLElement} */ (document.querySelector("main"));
-const emptyMain = mainElement().cloneNode(true);
-const emptyTheme = find("theme").cloneNode();
-const arrange = mountLayout(find);
 const own = typedFields(model);
 const initialViews = (/** @type {Recording} */ { compareWith }) => [
   "text",
@@ -44,12 +28,10 @@ const initialViews = (/** @type {Recording} */ { compareWith }) => [
   ...(compareWith ? ["compare"] : []),
 ];
 const fields = { ...fieldsOf(VIEWS, initialViews), ...own };
-
-const PAUSE = 300; // ms; browsers refuse an address that changes with every key stroke
+const aside = element("div"); // for what the form shows
+const page = new Page(fields, onShow, (id) => (["title", "texts", "model"].includes(id) ? aside : find(id)));
 
 let typed = readTyped(location.hash, own);
-/** @type {Shown | null} */
-let shown = null;
 let opened = location.hash; // the address that the next recording opens with, or else the state of the one before
 const form = new Form(model, typed, (change) => run({ ...typed, ...change }));
 
@@ -61,8 +43,9 @@ async function run(next) {
     const { result, changed = null } = await client.run(requestOf(typed, model));
     if (result === undefined) return;
     form.show(result, changed);
-    if (result) show(recordingOf(result, changed));
-    else end();
+    if (!result) return page.end();
+    page.show(recordingOf(result, changed), opened || page.fragment, typed);
+    opened = "";
   } catch (error) {
     form.fail(error);
   }
@@ -80,46 +63,8 @@ function recordingOf(result, changed) {
   return recording;
 }
 
-/** Mount all views on a recording, in the state of those before. @param {Recording} recording */
-function show(recording) {
-  const before = opened || !shown ? opened : toFragment(shown.store.get(), shown.recording, fields);
-  opened = "";
-  end();
-  const page = new AbortController();
-  const store = createStore({ ...fromFragment(before, recording, fields), ...typed }, page.signal);
-  shown = { recording, store, end: page };
-  const { scrollX, scrollY } = window;
-  mainElement().replaceWith(emptyMain.cloneNode(true));
-  find("theme").replaceWith(emptyTheme.cloneNode());
-  arrange();
-  mountPage(recording, store);
-  window.scrollTo(scrollX, scrollY);
-  const timer = setTimeout(() => {
-    history.replaceState(null, "", `#${toFragment(store.get(), recording, fields)}`);
-    bindAddress(store, recording, fields);
-  }, PAUSE);
-  page.signal.addEventListener("abort", () => clearTimeout(timer));
-}
-
-/** Nothing of what is on the page is that of the text any more. */
-function end() {
-  shown?.end.abort();
-  mainElement().hidden = true;
-}
-
 /** @param {Recording} recording @param {Store} store */
-function mountPage(recording, store) {
-  const units = new Units(recording, store);
-  const aside = element("div"); // for what the form shows
-  mountTheme(find("theme"), store);
-  mountHeader((id) => (["title", "texts", "model"].includes(id) ? aside : find(id)), recording, store);
-  find("sides").textContent =
-    "Compare shows the changed model (A) and the model as it is (B); all other views show the changed one.";
-  mountHeadGrid(find("overview"), recording, units);
-  mountLegend(find("legend"), recording, units);
-  mountOptions(find("legend"), recording, store);
-  mountViews(find("views"), recording, units, exportButtons);
-  new View(find("details"), recording, units).mount(mountDetails);
+function onShow(recording, store) {
   store.subscribe((state) => form.whatIf.select(recording, state));
 }
 

@@ -122,6 +122,7 @@ const PAGE_FIELDS = {
   looksAt: { name: "looks_at", initial: "", write: (word) => word, read: (text) => text.slice(0, 200) },
   minScore: { ...fraction(0), name: "min_score" },
   theme: oneOf(THEMES),
+  swap: { ...flag, read: (text, { compareWith }) => (text === "1" && compareWith ? true : undefined) }, // the second is first
 };
 
 /** The fields of the page and of its views. @param {{name: string, urlFields?: Fields}[]} views @param {(recording: Recording) => string[]} open  The views that are open at first. @returns {Fields} */
@@ -180,8 +181,8 @@ function isStep(before, after) {
   return STEPS.some((field) => JSON.stringify(before[field]) !== JSON.stringify(after[field]));
 }
 
-/** Keep the address and the store the same, both ways; Back and Forward go over the steps of the reader. @param {Store} store @param {Recording} recording @param {Fields} fields */
-export function bindAddress(store, recording, fields, place = window) {
+/** Keep the address and the store the same, both ways; Back and Forward go over the steps of the reader. @param {Store} store @param {Recording} recording @param {Fields} fields @param {boolean} isNamed  Whether to say at once what is shown, without what a link named and is not here. */
+export function bindAddress(store, recording, fields, isNamed = window.location.hash !== "", place = window) {
   let timer = 0;
   let written = store.get();
   const write = () => {
@@ -198,6 +199,7 @@ export function bindAddress(store, recording, fields, place = window) {
     clearTimeout(timer);
     timer = setTimeout(writeStep, PAUSE);
   });
+  if (isNamed) timer = setTimeout(write, PAUSE);
   const { signal } = store;
   signal.addEventListener("abort", () => clearTimeout(timer));
   const follow = (/** @type {HashChangeEvent} */ { newURL }) => {
@@ -206,7 +208,6 @@ export function bindAddress(store, recording, fields, place = window) {
     write();
   };
   place.addEventListener("hashchange", follow, { signal });
-  if (place.location.hash) write(); // without what the link named and is not here
 }
 
 /** Whether this page is in a frame's `srcdoc`, as in a notebook. Such a page has no address. */
@@ -218,8 +219,10 @@ export function inFrame(place = window) {
 export function bindNotebook(store, recording, fields, place = window) {
   // A sandboxed frame does not know its parent's origin, so messages go to any; they hold a fragment and a height.
   const send = (/** @type {object} */ message) => place.parent.postMessage({ regard: message }, "*");
+  const { signal } = store;
   let sent = toFragment(store.get(), recording, fields);
   let timer = 0;
+  signal.addEventListener("abort", () => clearTimeout(timer));
   store.subscribe((state, before) => {
     if (state === before) return;
     clearTimeout(timer);
@@ -230,14 +233,20 @@ export function bindNotebook(store, recording, fields, place = window) {
       send({ state: sent });
     }, PAUSE / 2);
   });
-  place.addEventListener("message", ({ source, data }) => {
-    const fragment = data?.regard?.state;
-    if (source !== place.parent || typeof fragment !== "string" || fragment === sent) return;
-    sent = fragment; // if something in it does not exist, the state that is sent back differs
-    store.set({ ...fromFragment(fragment, recording, fields), hover: null });
-  });
+  place.addEventListener(
+    "message",
+    ({ source, data }) => {
+      const fragment = data?.regard?.state;
+      if (source !== place.parent || typeof fragment !== "string" || fragment === sent) return;
+      sent = fragment; // if something in it does not exist, the state that is sent back differs
+      store.set({ ...fromFragment(fragment, recording, fields), hover: null });
+    },
+    { signal },
+  );
   const { body } = place.document;
-  new ResizeObserver(() => send({ height: Math.ceil(body.getBoundingClientRect().height) })).observe(body);
+  const sizes = new ResizeObserver(() => send({ height: Math.ceil(body.getBoundingClientRect().height) }));
+  sizes.observe(body);
+  signal.addEventListener("abort", () => sizes.disconnect());
   send({ ready: true });
 }
 

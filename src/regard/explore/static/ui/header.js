@@ -1,7 +1,7 @@
 // The headings: what the page shows, of which model, and which head is selected.
 
 import { KIND_TITLES } from "#data/layer.js";
-import { element } from "#ui/elements.js";
+import { button, element } from "#ui/elements.js";
 import { escapeInvisible } from "#ui/format.js";
 
 /** @import { Recording } from '#data/recording.js' */
@@ -28,7 +28,14 @@ export function mountHeader(find, recording, store) {
     ? `A: ${titleOf(recording)} / B: ${titleOf(compareWith)}`
     : titleOf(recording);
   find("title").classList.toggle("both", compareWith !== null);
-  find("sides").hidden = !compareWith;
+  if (compareWith) {
+    const swap = button("Swap A and B", "Swap A and B: show the other in all views", () =>
+      store.set({ swap: !store.get().swap }),
+    );
+    find("sides").append(` (${titleOf(recording)}). `, swap);
+    find("sides").hidden = false;
+  }
+  find("texts").replaceChildren();
   for (const [role, text] of Object.entries(recording.texts)) {
     if (text === recording.title) continue;
     const term = element("dt", {}, escapeInvisible(role));
