@@ -18,7 +18,9 @@ from helpers.explore.axe import axe  # noqa: F401 - a fixture
 from helpers.explore.browser_pages import BrowserPages, in_tokens, listening, load
 from helpers.explore.comparison_cases import TOKENS_A, TOKENS_B, encoder_recording
 from regard.explore.html_page import write_html
+from regard.explore.playground import write_playground
 from regard.ops.weight_matrix import WeightMatrix
+from regard.pipelines import Translator
 from regard.recordings.layer import Layer
 from regard.recordings.recording import Recording
 
@@ -187,3 +189,23 @@ def open_pair(open_file, tmp_path):
 @pytest.fixture
 def pair():
     return encoder_recording(TOKENS_A, 0, title="One text"), encoder_recording(TOKENS_B, 1, title="Another text")
+
+
+@pytest.fixture(scope="session")
+def translator() -> Translator:
+    return Translator.load()
+
+
+@pytest.fixture(scope="session")
+def playground(translator, tmp_path_factory):
+    return write_playground(translator, tmp_path_factory.mktemp("playground") / "playground.html")
+
+
+@pytest.fixture
+def open_playground(playground, open_file, tmp_path):
+    def open_it(fragment: str = "", **options):
+        page = open_file(Path(shutil.copy(playground, tmp_path)), fragment, **options)
+        page.wait_for_selector(".panel")
+        return page
+
+    return open_it

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote
 
@@ -37,26 +35,6 @@ TRANSLATE_ALL = """async (texts) => {
     }
     return results;
 }"""
-
-
-@pytest.fixture(scope="module")
-def translator() -> Translator:
-    return Translator.load()
-
-
-@pytest.fixture(scope="module")
-def playground(translator, tmp_path_factory):
-    return write_playground(translator, tmp_path_factory.mktemp("playground") / "playground.html")
-
-
-@pytest.fixture
-def open_playground(playground, open_file, tmp_path):
-    def open_it(fragment: str = "", **options):
-        page = open_file(Path(shutil.copy(playground, tmp_path)), fragment, **options)
-        page.wait_for_selector(".panel")
-        return page
-
-    return open_it
 
 
 def type_text(page, text: str) -> None:

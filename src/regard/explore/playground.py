@@ -26,6 +26,7 @@ from regard.models import GPT, Bert, Transformer
 from regard.nn.absolute_positions import AbsolutePositions, NoPositions
 from regard.nn.relative_positions import AlibiPositions, AttentionPositions, T5Positions
 from regard.nn.rotary_positions import RotaryPositions
+from regard.pipelines.translator import BUNDLED_MODEL
 from regard.text.display import display_tokens
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokens import SPACE, is_special
@@ -170,6 +171,7 @@ def pack_model(
         "beam": BEAM,
         "example": example,
         "opening": {"layer": layer, "head": opening.head, "reason": reason},
+        "has_stops": pipeline.name == Path(BUNDLED_MODEL).name,  # they speak of what this model does
     }
     return header, write_block(_planes(model, progress))
 

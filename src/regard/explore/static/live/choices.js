@@ -10,11 +10,12 @@ import { escapeInvisible, formatWeight } from "#ui/format.js";
 
 /** Buttons of the tokens that were written, and the choices of the one that is selected. */
 export class Choices {
-  /** @param {PlaygroundHeader} model @param {(begins: number[]) => void} begin  Called with the tokens that the output shall begin with. */
-  constructor(model, begin) {
+  /** @param {PlaygroundHeader} model @param {{begin(tokens: number[]): void, choose(choice: number): void}} actions  `begin`: with what the output shall begin; `choose`: which token is selected. */
+  constructor(model, actions) {
     this.model = model;
-    this.begin = begin;
-    this.selected = 0;
+    this.actions = actions;
+    /** @type {number | null} */
+    this.choice = null; // in the address
     /** @type {Computed | null} */
     this.computed = null;
     this.steps = element("div", { class: "steps", role: "group", "aria-label": "Written tokens" });
@@ -23,6 +24,18 @@ export class Choices {
     const note = element("p", { class: "hint" }, this.explanation());
     this.node = element("details", { class: "choices" }, element("summary", {}, title), note, this.steps, this.list);
     this.node.open = model.kind !== "translate";
+  }
+
+  get selected() {
+    return Math.min(this.choice ?? 0, (this.computed?.choices.length ?? 1) - 1);
+  }
+
+  /** @param {number | null} choice */
+  select(choice) {
+    if (choice === this.choice) return;
+    this.choice = choice;
+    this.node.open = choice !== null || this.model.kind !== "translate";
+    this.paint();
   }
 
   explanation() {
@@ -35,14 +48,9 @@ export class Choices {
     this.computed = computed;
     this.node.hidden = !computed?.choices.length;
     if (!computed) return;
-    this.selected = Math.min(this.selected, computed.choices.length - 1);
     const buttons = computed.written.map((token, step) => {
       const name = this.nameOf(token);
-      const node = button(name, `Choices for token ${step + 1}, ${name}`, () => {
-        this.selected = step;
-        this.paint();
-      });
-      return node;
+      return button(name, `Choices for token ${step + 1}, ${name}`, () => this.actions.choose(step));
     });
     const isLost = [this.steps, this.list].some((node) => node.contains(document.activeElement));
     this.steps.replaceChildren(...buttons);
@@ -59,7 +67,7 @@ export class Choices {
     const items = computed.choices[selected].map(({ token, probability }) => {
       const name = this.nameOf(token);
       const isWritten = token === computed.written[selected];
-      const choose = () => this.begin([...computed.written.slice(0, selected), token]);
+      const choose = () => this.actions.begin([...computed.written.slice(0, selected), token]);
       const named = canContinue && !isWritten && !this.model.ends.includes(token);
       const label = named ? button(name, `Write ${name} and continue`, choose) : element("span", {}, name);
       const value = element("span", { class: "value" }, formatWeight(probability));

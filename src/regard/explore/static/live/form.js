@@ -27,8 +27,8 @@ const WORDING = {
 export const SIDES = { original: "The model as it is", changed: "With the change" };
 
 export class Form {
-  /** @param {PlaygroundHeader} model @param {Typed} typed @param {(change: Partial<Typed>) => void} change */
-  constructor(model, typed, change) {
+  /** @param {PlaygroundHeader} model @param {Typed} typed @param {{change(change: Partial<Typed>): void, choose(choice: number): void}} actions */
+  constructor(model, typed, { change, choose }) {
     this.model = model;
     this.wording = WORDING[model.kind];
     this.input = element("textarea", {
@@ -58,7 +58,7 @@ export class Form {
     );
     search.hidden = model.kind !== "translate";
     this.whatIf = new WhatIf(model, change);
-    this.choices = new Choices(model, (begins) => change({ begins }));
+    this.choices = new Choices(model, { begin: (begins) => change({ begins }), choose });
     this.input.addEventListener("input", () => change({ text: this.input.value, begins: [] }));
     this.greedy.addEventListener("change", () => change({ greedy: this.greedy.checked }));
     const heading = element("h1", {}, element("label", { for: "live-text" }, this.hint()));

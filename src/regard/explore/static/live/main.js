@@ -2,10 +2,12 @@
 
 import { Form, SIDES } from "#live/form.js";
 import { LiveRecording } from "#live/recording.js";
+import { Start, startField } from "#live/start.js";
 import { readTyped, requestOf, typedFields } from "#live/typed.js";
+import { isChanged } from "#live/what_if.js";
 import { ModelClient } from "#model/client.js";
 import { find, Page } from "#page.js";
-import { fieldsOf } from "#state/url.js";
+import { count, fieldsOf } from "#state/url.js";
 import { element } from "#ui/elements.js";
 import { escapeInvisible } from "#ui/format.js";
 import { VIEWS } from "#views/index.js";
@@ -27,13 +29,17 @@ const initialViews = (/** @type {Recording} */ { compareWith }) => [
   "matrix",
   ...(compareWith ? ["compare"] : []),
 ];
-const fields = { ...fieldsOf(VIEWS, initialViews), ...own };
+const fields = { ...fieldsOf(VIEWS, initialViews), ...own, choice: count, start: startField };
 const aside = element("div"); // for what the form shows
 const page = new Page(fields, onShow, (id) => (["title", "texts", "model"].includes(id) ? aside : find(id)));
 
 let typed = readTyped(location.hash, own);
 let opened = location.hash; // the address that the next recording opens with, or else the state of the one before
-const form = new Form(model, typed, (change) => run({ ...typed, ...change }));
+const form = new Form(model, typed, {
+  change: (change) => run({ ...typed, ...change }),
+  choose: (choice) => page.shown?.store.set({ choice }),
+});
+const start = model.has_stops ? new Start() : null;
 
 /** Compute what was typed, and show it unless something else was typed in the meantime. @param {Typed} next */
 async function run(next) {
@@ -65,20 +71,31 @@ function recordingOf(result, changed) {
 
 /** @param {Recording} recording @param {Store} store */
 function onShow(recording, store) {
-  store.subscribe((state) => form.whatIf.select(recording, state));
+  store.subscribe((state) => {
+    form.whatIf.select(recording, state);
+    form.choices.select(state.choice);
+  });
+  start?.arrive();
 }
 
 /** Another address of this page. @param {HashChangeEvent} event */
 function follow({ newURL }) {
   const { hash } = new URL(newURL);
   const next = readTyped(hash, own);
-  if (JSON.stringify(next) === JSON.stringify(typed)) return; // `bindAddress` follows
+  start?.update(hash);
+  if (JSON.stringify(next) === JSON.stringify(typed)) return start?.arrive(); // `bindAddress` follows
   opened = hash;
+  form.whatIf.node.open = isChanged(next);
   run(next);
 }
 
 find("model").textContent = escapeInvisible(model.name);
 find("title").replaceWith(form.node);
 find("texts").remove();
+if (start) {
+  find("model").after(start.opener);
+  find("skip").after(start.node, start.figure);
+  start.update(location.hash);
+}
 window.addEventListener("hashchange", follow);
 run(typed);

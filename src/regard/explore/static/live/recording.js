@@ -12,7 +12,7 @@ import { sequenceHeader } from "#live/words.js";
  * @import { Sequence, SequenceHeader } from '#data/sequence.js'
  * @import { Computed, LayerNumbers, ModelHeader } from '#model/computed.js'
  * @typedef {ModelHeader & {name: string, vocabulary: import("#live/words.js").Vocabulary, opening: {layer: string, head: number, reason: string},
- *   scores: string[], score_names: Record<string, string | null>, example: string, beam: number}} PlaygroundHeader  See playground.py.
+ *   scores: string[], score_names: Record<string, string | null>, example: string, beam: number, has_stops: boolean}} PlaygroundHeader  See playground.py.
  */
 
 /** The sequences of the rows and the columns. @type {Record<string, Record<string, [string, string]>>} */

@@ -270,7 +270,8 @@ function tokenNode(text, index) {
   const label = text.display[index];
   /** @type {Record<string, string>} */
   const title = label.endsWith("…") ? { title: text.tokens[index].slice(0, MAX_TITLE) } : {};
-  const kind = text.isSpecial[index] ? "token special" : "token";
+  const isPart = index > 0 && text.wordOf[index] === text.wordOf[index - 1];
+  const kind = text.isSpecial[index] ? "token special" : isPart ? "token part" : "token";
   return element(
     "span",
     { role: "option", class: kind, dir: "auto", "data-index": index, "aria-selected": "false", ...title },

@@ -1,0 +1,148 @@
+// "Start here": eight stops, each an address of this page with two sentences, from tokens to the next word.
+
+import { fourWords } from "#live/four_words.js";
+import { button, element } from "#ui/elements.js";
+
+/**
+ * @import { Field } from '#state/url.js'
+ * @typedef {{title: string, text: string, address: Record<string, string>, see?: string}} Stop  `see` is what to scroll to.
+ */
+
+const TEXT = "The animal didn't cross the street because it was too tired.";
+const IT = { layer: "encoder.2", head: "0", token: "source.9" };
+
+const GAP = 8; // CSS pixels below a stop
+
+/** @type {Stop[]} */
+const STOPS = [
+  {
+    title: "What is a token?",
+    text: "A model cuts a text into tokens, words or parts of words, and calculates with a list of numbers for each: here are four words with three numbers each. All that attention is follows from them below; the other stops show the same in a real translator.",
+    address: {},
+    see: "body",
+  },
+  {
+    title: "From text to numbers",
+    text: "This translator knows 5,000 tokens, and calculates with 256 numbers for each, which training has found. Rare words have several tokens, such as an·imal: change the sentence, and see how it is cut.",
+    address: { unit: "tokens", views: "text", layer: "encoder.0" },
+  },
+  {
+    title: "What does “it” look at?",
+    text: "“it” alone says little, so it takes over information from other words: the arcs show from which ones, and the list how much. These shares are attention weights, from 0 to 1; those of one word add up to 1.",
+    address: { ...IT, views: "text" },
+    see: "#main",
+  },
+  {
+    title: "Query and key",
+    text: "What “it” looks for is its query, and what a token offers is its key: both are the numbers of a token times a table W, as at stop 1. The better they agree, the larger is their product, number by number and added up: the score.",
+    address: { ...IT, unit: "tokens", views: "calculation" },
+    see: "section:has(> #calculation)",
+  },
+  {
+    title: "From scores to weights",
+    text: "e to the power of each score, divided by the sum of these powers, is a weight: so each row of this matrix adds up to 1. A score that is larger by 1 gets 2.7 times the weight.",
+    address: { ...IT, views: "matrix" },
+    see: "#main",
+  },
+  {
+    title: "Many heads",
+    text: "Each of the 4 layers here has 8 heads, which look at different things: the buttons count at which word “it” looks most. What a head collects are the values of tokens times their weights; those of all heads go on to the next layer.",
+    address: { ...IT, views: "text", sort: "selection" },
+    see: "#main",
+  },
+  {
+    title: "Does it matter?",
+    text: "Where a head looks need not matter: without the one of stop 3, no word of the translation changes. Here head 5 of cross.2 is switched off, and “nicht” is lost; “What if?” switches heads on and off.",
+    address: { off: "cross.2.5", layer: "cross.2", head: "5", views: "text" },
+  },
+  {
+    title: "Why did it say “es”?",
+    text: "The last layer gives each of the 5,000 tokens a probability: 0.52 to “es”, as for “das Tier”, but 0.14 to “sie”, as for “die Straße”. To find out, most heads between the two texts looked at “it”, and the one below at “animal”.",
+    address: { layer: "cross.2", head: "1", token: "written.10", choice: "10", views: "text" },
+  },
+];
+
+/** The stop in the address. @type {Field<string>} */
+export const startField = {
+  initial: "",
+  write: (stop) => stop,
+  read: (text) => (STOPS[Number(text) - 1] ? text : undefined),
+};
+
+/** The address of a stop, or what it shows without the stop. @param {number} index @param {Record<string, string>} start */
+function addressOf(index, start = { start: String(index + 1) }) {
+  return `#${new URLSearchParams({ ...start, text: TEXT, ...STOPS[index].address })}`;
+}
+
+/** The stop that the address names, above the page. */
+export class Start {
+  constructor() {
+    const about = "How attention works, in eight stops";
+    this.opener = element("a", { class: "start-here", href: addressOf(0), title: about }, "Start here");
+    this.title = element("h2", { id: "start-title" });
+    this.text = element("p", { class: "start-text", "aria-live": "polite" });
+    this.back = element("a", {}, "‹ Back");
+    this.next = element("a", {});
+    this.stops = STOPS.map(({ title }, index) =>
+      element("a", { href: addressOf(index), title, "aria-label": `${index + 1}, ${title}` }, String(index + 1)),
+    );
+    const leave = button("Leave", "Leave these stops", () => this.end());
+    const ways = element("div", { class: "start-ways" }, this.back, ...this.stops, this.next, leave);
+    this.node = element("section", { class: "start", "aria-labelledby": this.title.id }, this.title, ways, this.text);
+    this.node.addEventListener("keydown", ({ key }) => this.press(key));
+    this.figure = fourWords();
+    /** @type {string | null} */
+    this.see = null; // what is to be scrolled to
+  }
+
+  /** @param {string} fragment  The address. */
+  update(fragment) {
+    const index = Number(new URLSearchParams(fragment.slice(1)).get("start")) - 1;
+    const stop = STOPS[index];
+    const focused = document.activeElement;
+    const hasFocus = this.node.contains(focused);
+    this.opener.hidden = stop !== undefined;
+    this.node.hidden = stop === undefined;
+    this.figure.hidden = index !== 0;
+    if (hasFocus && !stop) this.opener.focus();
+    if (!stop) return;
+    const isLast = index === STOPS.length - 1;
+    this.title.textContent = `${index + 1} ${stop.title}`;
+    this.text.textContent = stop.text;
+    this.back.hidden = index === 0;
+    this.back.href = addressOf(Math.max(index - 1, 0));
+    this.next.textContent = isLast ? "Done" : "Next ›";
+    this.next.href = isLast ? addressOf(index, {}) : addressOf(index + 1);
+    for (const [at, node] of this.stops.entries()) node.setAttribute("aria-current", at === index ? "step" : "false");
+    if (focused === this.back && this.back.hidden) this.next.focus();
+    this.see = stop.see ?? ".live";
+  }
+
+  /** @param {string} key */
+  press(key) {
+    if (key === "ArrowLeft") this.back.click();
+    if (key === "ArrowRight") this.next.click();
+    if (key === "Escape") this.end();
+  }
+
+  /** Leave what is shown as it is. */
+  end() {
+    const parameters = new URLSearchParams(location.hash.slice(1));
+    parameters.delete("start");
+    location.hash = String(parameters);
+  }
+
+  /** Show what the stop speaks of, once it is drawn. */
+  arrive() {
+    const { see, node } = this;
+    if (see === null) return;
+    this.see = null;
+    const isSticky = getComputedStyle(node).position === "sticky";
+    const scroll = () => {
+      const target = document.querySelector(see);
+      const top = (isSticky && target && target.getBoundingClientRect().top - node.offsetHeight) || -window.scrollY;
+      window.scrollBy(0, top - GAP);
+    };
+    requestAnimationFrame(() => requestAnimationFrame(scroll));
+  }
+}
