@@ -216,3 +216,18 @@ def test_each_meaning_has_a_color_of_its_own(open_page, recording):
 def test_hints_use_the_room_that_there_is(open_page, recording):
     page = open_page(recording, "#layer=encoder.0&head=0")
     assert page.get_by_text("drag to move").bounding_box()["height"] < 30  # one line
+
+
+def test_no_button_of_a_view_is_cut_on_a_phone(open_page, make_recording):
+    page = open_page(make_recording(SENTENCE, TRANSLATION), width=400)
+    boxes = [button.bounding_box() for button in page.locator(".view-buttons button").all()]
+    assert len(boxes) >= 7
+    assert max(box["x"] + box["width"] for box in boxes) <= 400
+
+
+def test_a_long_text_has_no_room_for_arcs_that_are_not_drawn(open_page, make_recording):
+    long = tuple(f"▁word{index}" for index in range(300))
+    page = open_page(make_recording(long, long, encoders=1, decoders=0, heads=1), "#views=text")
+    settle(page)
+    stage, first = page.locator("#text .stage").bounding_box(), token(page, 0, 0).bounding_box()
+    assert first["y"] - stage["y"] < 32

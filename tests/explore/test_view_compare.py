@@ -374,7 +374,13 @@ def test_texts_without_a_common_token_have_no_difference(open_pair):
 
 
 def test_a_narrow_window_holds_all_of_it(open_pair, pair):
-    opened = open_pair(*pair, width=400)
+    opened = open_pair(
+        pair[0].replace(title="A long title of the first text, for which two lines of a phone are not enough"),
+        pair[1],
+        width=400,
+    )
+    assert opened.locator("h1").evaluate("node => node.scrollHeight <= node.clientHeight")
+    assert opened.locator("h1").bounding_box()["height"] > 60
     assert opened.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     tops = opened.locator(".compare-panel").evaluate_all("nodes => nodes.map((node) => node.offsetTop)")
     assert tops == sorted(set(tops))  # one below the other
@@ -407,6 +413,9 @@ def test_the_ranking_follows_what_is_hidden(open_pair, pair):
 def test_the_page_says_that_it_compares_and_opens_on_the_greatest_difference(open_pair, pair):
     opened = open_pair(*pair)
     assert opened.locator("h1").text_content() == "A: One text / B: Another text"
+    color = "node => getComputedStyle(node).color"
+    letters = [opened.locator(f".compare-panel.{side} figcaption b").evaluate(color) for side in "ab"]
+    assert opened.locator(".compare-ends span").evaluate_all(f"nodes => nodes.map({color})") == letters
     assert "all other views, the small maps and the lists show A alone" in opened.locator("#sides").text_content()
     first = opened.locator(".compare-entry").first
     expect(first).to_have_attribute("aria-selected", "true")

@@ -16,8 +16,8 @@ export class DifferenceLegend {
     this.unit = element("span", { class: "unit" });
     const title = element("p", { class: "legend-title" }, "Difference ", this.unit);
     const more = [
-      element("span", { class: "out-word" }, "− more in A"),
-      element("span", { class: "in-word" }, "+ more in B"),
+      element("span", { class: "side-a" }, "− more in A"),
+      element("span", { class: "side-b" }, "+ more in B"),
     ];
     this.masked = element("p", { class: "hint" }, element("i", { class: "masked" }), "masked in A or in B");
     const ends = element("p", { class: "compare-ends" }, ...more);

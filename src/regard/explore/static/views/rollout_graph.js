@@ -38,7 +38,7 @@ const FONT_SIZE = 16; // CSS pixels for which the layout is computed
 export default {
   name: "graph",
   title: "Graph",
-  help: "Attention rollout: a token after the last layer, and layer by layer below it the tokens that contribute to it, down to the input. Each layer is assumed to take half from the token itself and half from what it attends to, averaged over the heads. An edge is as wide as the flow from one token to the next. Point at a node to see the paths through it; click it to start from its token. The numbers say where information could have come from, not what the model did with it.",
+  help: "Attention rollout: a token after the last layer, and layer by layer below it the tokens that contribute to it, down to the input: as in drawings of Transformers, and other than in the small maps, the last layer is above. Each layer is assumed to take half from the token itself and half from what it attends to, averaged over the heads. An edge is as wide as the flow from one token to the next. Point at a node to see the paths through it; click it to start from its token. The numbers say where information could have come from, not what the model did with it.",
   unit: "token",
   isAvailable: (recording) => stackOf(recording, 0) !== null,
   mount: (place, view) => new GraphView(place, view),
