@@ -95,9 +95,11 @@ def test_any_text_is_shown_as_text_and_cut_with_a_notice(open_playground):
     assert page.locator("main").is_hidden()
     type_text(page, "word " * 2000)
     assert "Only the first 100 tokens" in page.locator("#live-notice").text_content()
-    for text in ODD[4:8]:
+    for text in (*ODD[4:8], "x" * 250):
         type_text(page, text)
         assert page.locator("main").is_visible()
+        settle(page)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.locator("main script, main b").count() == 0
 
 
@@ -177,7 +179,8 @@ def test_another_next_word_is_continued(open_playground, translator):
 @pytest.mark.browser
 @pytest.mark.parametrize(("theme", "width"), each_value(["light", "dark"], [1280, 400]))
 def test_nothing_serious_is_found_by_axe(open_playground, axe, theme, width):
-    fragment = f"#text={quote(SENTENCE)}&theme={theme}&off=cross.2.5,encoder.0.1&begins=300&layer=cross.2&head=5"
+    fragment = f"#text={quote(SENTENCE)}&theme={theme}&off=cross.2.5,encoder.0.1&begins=300&layer=decoder.1&head=5"
+    fragment += "&step=0&token=read.0&views=text,matrix,translation,generation,compare"
     page = open_playground(fragment, width=width)
     for summary in page.locator(".live summary").all():
         if summary.evaluate("node => !node.parentElement.open"):
