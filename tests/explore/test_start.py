@@ -134,6 +134,8 @@ def test_nothing_serious_is_found_by_axe(open_playground, axe, theme, width):
     page.evaluate(axe)
     assert page.evaluate(VIOLATIONS) == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    boxes = [link.bounding_box() for link in page.locator(".start-ways a:visible").all()]
+    assert min(min(box["width"], box["height"]) for box in boxes) >= 24  # for fingers
 
 
 def test_other_models_have_no_stops(open_file, tmp_path, translator):

@@ -4,40 +4,21 @@ import { element } from "#ui/elements.js";
 
 /** @typedef {number[][]} Matrix */
 
-const WORDS = [
-  [1, 0, 0],
-  [0, 1, 0],
-  [1, 1, 0],
-  [0, 0, 1],
-];
-/** After `numpy.random.seed(42)`, each is `numpy.random.randint(3, size=(3, 3))`. */
-const W = {
-  Q: [
-    [2, 0, 2],
-    [2, 0, 0],
-    [2, 1, 2],
-  ],
-  K: [
-    [2, 2, 2],
-    [0, 2, 1],
-    [0, 1, 1],
-  ],
-  V: [
-    [1, 1, 0],
-    [0, 1, 1],
-    [0, 0, 0],
-  ],
-};
+/** @param {string} digits  Of each row. @returns {Matrix} */
+const matrix = (digits) => digits.split(" ").map((row) => [...row].map(Number));
+const WORDS = matrix("100 010 110 001");
+// After numpy.random.seed(42), each is numpy.random.randint(3, size=(3, 3)).
+const W = { Q: matrix("202 200 212"), K: matrix("222 021 011"), V: matrix("110 011 000") };
 const NAMES = WORDS.map((_, index) => `word ${index + 1}`);
 
-/** @param {Matrix} matrix @returns {Matrix} */
-const transposed = (matrix) => matrix[0].map((_, column) => matrix.map((row) => row[column]));
+/** @param {Matrix} rows @returns {Matrix} */
+const transposed = (rows) => rows[0].map((_, column) => rows.map((row) => row[column]));
 /** @param {Matrix} a @param {Matrix} b @returns {Matrix} */
 const product = (a, b) =>
   a.map((row) => transposed(b).map((column) => sum(row.map((value, at) => value * column[at]))));
 const sum = (/** @type {number[]} */ values) => values.reduce((total, value) => total + value, 0);
-const map = (/** @type {Matrix} */ matrix, /** @type {(value: number) => number} */ change) =>
-  matrix.map((row) => row.map(change));
+const map = (/** @type {Matrix} */ rows, /** @type {(value: number) => number} */ change) =>
+  rows.map((row) => row.map(change));
 
 const LETTERS = /** @type {const} */ (["Q", "K", "V"]);
 
@@ -84,17 +65,17 @@ function step(text, tables) {
   return element("section", {}, element("p", {}, text), element("div", { class: "tables" }, ...tables));
 }
 
-/** @param {string} name @param {Matrix} matrix @param {{rows?: string[], columns?: string[], total?: boolean, tinted?: boolean}} options */
-function table(name, matrix, { rows = [], columns = [], total = false, tinted = false } = {}) {
+/** @param {string} name @param {Matrix} values @param {{rows?: string[], columns?: string[], total?: boolean, tinted?: boolean}} options */
+function table(name, values, { rows = [], columns = [], total = false, tinted = false } = {}) {
   const heads = columns.map((column) => element("th", { scope: "col" }, column.replace("word ", "")));
-  const lines = matrix.map((values, index) => {
-    const cells = values.map((value) => {
+  const lines = values.map((row, index) => {
+    const cells = row.map((value) => {
       const cell = element("td", {}, Number.isInteger(value) ? String(value) : value.toFixed(2));
       if (tinted) cell.style.setProperty("--attended", String(value));
       return cell;
     });
     const head = rows.length ? [element("th", { scope: "row" }, rows[index])] : [];
-    return element("tr", total && index === matrix.length - 1 ? { class: "total" } : {}, ...head, ...cells);
+    return element("tr", total && index === values.length - 1 ? { class: "total" } : {}, ...head, ...cells);
   });
   const top = heads.length ? [element("tr", {}, element("td"), ...heads)] : [];
   return element("table", {}, element("caption", {}, name), element("tbody", {}, ...top, ...lines));
