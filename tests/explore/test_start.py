@@ -66,8 +66,7 @@ def test_the_stops_are_short_and_back_and_forward_go_over_them(open_playground):
     assert page.locator(".start").is_hidden()
     page.get_by_role("link", name="Start here").press("Enter")
     arrive(page, 1)
-    following = page.get_by_role("link", name="Next")
-    following.focus()
+    expect(page.get_by_role("link", name="Next")).to_be_focused()
     texts, addresses = [], []
     for number in range(1, 9):
         arrive(page, number)

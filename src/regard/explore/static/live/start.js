@@ -114,7 +114,8 @@ export class Start {
     this.next.textContent = isLast ? "Done" : "Next ›";
     this.next.href = isLast ? addressOf(index, {}) : addressOf(index + 1);
     for (const [at, node] of this.stops.entries()) node.setAttribute("aria-current", at === index ? "step" : "false");
-    if (focused === this.back && this.back.hidden) this.next.focus();
+    const wasHidden = focused === this.opener || (focused === this.back && this.back.hidden);
+    if (wasHidden) this.next.focus(); // so that arrow keys turn the stops
     this.see = stop.see ?? ".live";
   }
 
