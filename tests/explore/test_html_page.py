@@ -89,7 +89,7 @@ def stored_scripts(scripts: Scripts) -> dict[str, str]:
 def test_the_page_has_every_module_after_those_that_it_imports(recording):
     names = list(stored_scripts(Scripts(to_html(recording))))
     files = {str(path.relative_to(STATIC)): path.read_text("utf-8") for path in STATIC.rglob("*.js")}
-    others = ("trace/", "live/", "model/")
+    others = ("calculation/", "live/", "model/")
     assert set(names) == {name for name in files if name != "boot.js" and not name.startswith(others)}
     playground = {*module_sources("live/main.js"), *module_sources("model/worker.js")}
     assert playground >= {name for name in files if name.startswith(("live/", "model/"))}
@@ -98,7 +98,7 @@ def test_the_page_has_every_module_after_those_that_it_imports(recording):
             assert names.index(other) < names.index(name)
 
 
-@pytest.mark.parametrize("entry", ["main.js", "trace/main.js", "live/main.js", "model/worker.js"])
+@pytest.mark.parametrize("entry", ["main.js", "calculation/main.js", "live/main.js", "model/worker.js"])
 def test_a_script_is_its_module_line_by_line(entry):
     for name, script in module_scripts(entry).items():
         source, lines = (STATIC / name).read_text("utf-8").splitlines(), script.splitlines()

@@ -143,8 +143,6 @@ def add_attention(
     key: Tensor,
     value: Tensor,
     positions: AttentionPositions | None = None,
-    *,
-    split_softmax: bool = True,
 ) -> str:
     """Add the steps from query and key to the weighted values, and return the formula of a value.
 
@@ -155,12 +153,11 @@ def add_attention(
         key: (kv_heads, keys, head_dim).
         value: (kv_heads, keys, value_dim).
         positions: Position encoding inside the layer.
-        split_softmax: As for `add_softmax`.
     """
     add, scale = builder.add, weights.request.scale
     heads, queries, keys = weights.shape[1:]
     key, value = (part.repeat_interleave(heads // len(part), 0) for part in (key, value))
-    why = "The dot product of query and key: large if both vectors point in the same direction."
+    why = "Query and key are multiplied feature by feature and added up: large if both point in the same direction."
     scores = add("scores", "S = Q Kᵀ", "head query key", query @ key.mT, why)
     scaled = _add_scaled_scores(builder, scores, query.shape[2], scale)
     bias = None if positions is None else positions.score_bias()
@@ -169,7 +166,7 @@ def add_attention(
         formula, why = positions.describe()
         add("position bias", formula, "head query key", added, why)
         add("biased scores", "scaled scores + B", "head query key", scaled + added)
-    shares = add_softmax(builder, weights, split=split_softmax)
+    shares = add_softmax(builder, weights)
     formula, values = "Vⱼ", value[:, None]
     if isinstance(positions, RelativePositions):
         formula, reach = "(Vⱼ + b[j − i])", positions.max_distance
@@ -182,13 +179,12 @@ def add_attention(
     return formula
 
 
-def add_softmax(builder: TraceBuilder, weights: WeightMatrix, *, split: bool = True) -> Tensor:
+def add_softmax(builder: TraceBuilder, weights: WeightMatrix) -> Tensor:
     """Add the mask of a weight matrix with one sequence, if there is one, and the weights, and return these.
 
     Args:
         builder: Collects the steps.
         weights: The weights of one sequence.
-        split: Whether the exponentials and their sums are steps.
     """
     add, request, scores = builder.add, weights.request, weights.scores.dense()[0]
     if request.mask is not None:
@@ -201,19 +197,18 @@ def add_softmax(builder: TraceBuilder, weights: WeightMatrix, *, split: bool = T
         add("mask", "1 where the query may attend to the key", "head query key", allowed.double(), why)
         why = "A score of −∞ becomes a weight of exactly 0."
         add("masked scores", "−∞ where the mask is 0", "head query key", scores, why)
-    if split:
-        powers = exponentials(scores)
-        why = "Subtracting the largest score of the row changes no weight, and keeps the exponentials between 0 and 1."
-        add("exponentials", "E = exp(S − max S of the row)", "head query key", powers, why)
-        add("sums", "Σⱼ Eᵢⱼ", "head query", powers.sum(-1), "The sum of the exponentials of a row.")
-    formula = "P = E / Σⱼ Eᵢⱼ, the softmax of each row" if split else "P = softmax of each row"
-    why = "The weights of a query are not negative, and their sum is 1: they are shares of its attention."
-    return add("weights", formula, "head query key", weights.dense()[0], why)
-
-
-def exponentials(scores: Tensor) -> Tensor:
-    """exp(S − max S) of each row (..., keys); 0 in a row that is −∞ throughout."""
-    return (scores - scores.amax(-1, keepdim=True)).exp().nan_to_num(0.0)
+    powers = (scores - scores.amax(-1, keepdim=True)).exp().nan_to_num(0.0)  # 0 in a row that is −∞ throughout
+    why = (
+        "The exponential makes every score positive: one that is larger by 1 becomes 2.718 times as large. The largest "
+        "score of the row is subtracted first, which changes no weight."
+    )
+    add("exponentials", "E = exp(S − max S of the row)", "head query key", powers, why)
+    add("sums", "Σⱼ Eᵢⱼ", "head query", powers.sum(-1), "The sum of the exponentials of a row.")
+    why = (
+        "Divided by their sum they are the weights, the shares of a query's attention: none is negative, and they add "
+        "up to 1."
+    )
+    return add("weights", "P = E / Σⱼ Eᵢⱼ, the softmax of each row", "head query key", weights.dense()[0], why)
 
 
 def _add_scaled_scores(builder: TraceBuilder, scores: Tensor, dims: int, scale: float) -> Tensor:
@@ -221,8 +216,8 @@ def _add_scaled_scores(builder: TraceBuilder, scores: Tensor, dims: int, scale: 
     why = f"The scores are multiplied by {scale:g}."
     if scale == dims**-0.5:
         why = (
-            f"A score is a sum of {dims} products. If the factors are independent with variance 1, its variance is "
-            f"{dims}; divided by √{dims} ≈ {dims**0.5:.3f} it is 1, so that the softmax does not choose a single key "
-            "just because heads are large."
+            f"A score is a sum of {dims} products, and the more there are, the larger it can be. Divided by "
+            f"√{dims} ≈ {dims**0.5:.3f} it does not depend on that: else the softmax would choose a single key just "
+            "because heads are large."
         )
     return builder.add("scaled scores", f"S · {root}", "head query key", scores * scale, why)
