@@ -18,6 +18,7 @@ from regard.errors import InvalidType, short_repr
 from regard.explore.pack import pack
 from regard.explore.static_files import hash_of, inert_json, module_scripts, static, style_sheet
 from regard.files import atomic_write
+from regard.tracing.steps import SENTENCES
 
 if TYPE_CHECKING:
     from regard.recordings.recording import Recording
@@ -134,6 +135,7 @@ def render_html(
         "style": style,
         "modules": _deflated(json.dumps(scripts)),
         "recording": inert_json(header),
+        "sentences": inert_json(SENTENCES),
         "blocks": "\n".join(starmap(_block, inert.items())),
         "boot": boot,
     }

@@ -16,6 +16,7 @@ from regard.nn import AdditiveAttention, MultiHeadAttention, SelfAttention
 from regard.ops import AttentionOutput, attend
 from regard.ops.masks import MaskLike
 from regard.tracing.steps import (
+    SENTENCES,
     add_additive,
     add_attention,
     add_multi_head,
@@ -99,9 +100,7 @@ def trace(
     query, key, value = add_projections(builder, heads, [table])
     output = attend(query[None], key[None], value[None], mask=mask, scale=scale)
     add_attention(builder, output.weights, query, key, value)
-    builder.add(
-        "output", "Σⱼ Pᵢⱼ Vⱼ", "head query dim", output.output[0], "The output is the sum of the weighted values."
-    )
+    builder.add("output", "Σⱼ Pᵢⱼ Vⱼ", "head query dim", output.output[0], SENTENCES["output"])
     return Trace("Scaled dot-product attention", tuple(builder.steps))
 
 

@@ -1,6 +1,6 @@
 // The numbers of a tensor as a table, of which some rows and columns are shown before all are.
 
-import { nameOf, textOf, withIndices } from "#calculation/picture.js";
+import { nameOf, textAt, withIndices } from "#calculation/picture.js";
 import { element } from "#ui/elements.js";
 
 /**
@@ -61,7 +61,7 @@ function tableOf(trace, name, matrix, { rows, columns, place }) {
   const head = numbers.map((column) => element("th", { scope: "col", dir: "auto" }, short(columnAxis, column)));
   const body = rows.map((row) => {
     const isOwn = (rowAxis === "query" || rowAxis === "token") && row === place.query;
-    const cells = numbers.map((column) => element("td", {}, textOf(name, matrix.at(row, column))));
+    const cells = numbers.map((column) => element("td", {}, textAt(name, matrix, row, column)));
     const heading = element("th", { scope: "row", dir: "auto" }, rowAxis ? short(rowAxis, row) : "");
     return element("tr", isOwn ? { class: "own" } : {}, heading, ...cells);
   });

@@ -4,6 +4,7 @@ import { written } from "#calculation/readings.js";
 import { drawPixels, drawSigned } from "#ui/color.js";
 import { placeTip } from "#ui/drawing.js";
 import { element } from "#ui/elements.js";
+import { formatNumber, formatWeight } from "#ui/format.js";
 
 /**
  * @import { Operand } from '#calculation/steps.js'
@@ -35,8 +36,11 @@ export function nameOf(trace, axis, index) {
   return axis in trace.header.labels ? trace.label(axis, index) : `${(WORDS[axis] ?? ["feature"])[0]} ${index}`;
 }
 
-/** Whether the number of a mask is that a query may attend to a key, and others as numbers. @param {string} name @param {number} number */
-export function textOf(name, number) {
+/** A number as it is written: of a mask whether a query may attend to a key. @param {string} name @param {Matrix} matrix @param {number} row @param {number} column */
+export function textAt(name, matrix, row, column) {
+  const number = matrix.at(row, column);
+  const error = matrix.errorAt?.(row, column) ?? 0;
+  if (error > 0) return name === "weights" ? formatWeight(number, error) : formatNumber(number, error);
   if (name === "mask") return number ? "yes" : "no";
   return name === "ids" ? String(number) : written(number);
 }
@@ -51,7 +55,7 @@ export function pictureOf(trace, operand, matrix, place, drawing) {
   canvas.style.height = `${height}px`;
   paint(canvas, name, matrix, drawing.theme);
   const frame = element("div", { class: "cells" }, canvas);
-  if (TOKENS.includes(matrix.rowAxis) && matrix.rowAxis !== "key") {
+  if (TOKENS.includes(matrix.rowAxis) && matrix.rowAxis !== "key" && matrix.rows > 1) {
     const mark = element("div", { class: "mark" });
     mark.style.top = `${(place.query * height) / matrix.rows}px`;
     mark.style.height = `${height / matrix.rows}px`;
@@ -124,7 +128,7 @@ function show(event, canvas, { trace, name, matrix }, tip) {
     ...(matrix.rowAxis ? [nameOf(trace, matrix.rowAxis, row)] : []),
     nameOf(trace, matrix.columnAxis, column),
   ];
-  tip.replaceChildren(`${places.join(" · ")}: `, element("b", {}, textOf(name, matrix.at(row, column))));
+  tip.replaceChildren(`${places.join(" · ")}: `, element("b", {}, textAt(name, matrix, row, column)));
   tip.hidden = false;
   const frame = /** @type {HTMLElement} */ (tip.parentElement).getBoundingClientRect();
   const [x, y] = [event.clientX - frame.left, event.clientY - frame.top];

@@ -1,6 +1,6 @@
 // A sentence with the numbers of the head and the query, for the steps of which one says more than a formula.
 
-import { formatNumber } from "#ui/format.js";
+import { formatNumber, formatWeight } from "#ui/format.js";
 
 /** @import { Place, Trace } from '#calculation/trace.js' */
 
@@ -55,6 +55,7 @@ export const READINGS = {
   "block-norm": norm("block "),
   "final-norm": norm("final "),
   query(trace, place) {
+    if (!trace.find("input")) return "";
     const weight = trace.find("W_Q|W");
     const matrix = trace.matrix(weight, place);
     const first = Array.from({ length: matrix.rows }, (_, row) => matrix.at(row, 0));
@@ -78,14 +79,19 @@ export const READINGS = {
   },
   softmax(trace, place) {
     const { key, name } = names(trace, place);
+    if (!trace.find("exponentials")) return "";
     const powers = trace.row("exponentials", place);
-    const sum = powers.reduce((total, power) => total + power, 0);
+    const sum = trace.ofToken("sums", place);
     if (sum === 0) return "The mask leaves no key to this query.";
     return `For “${name}”: ${written(powers[key])} / ${written(sum)} = ${written(powers[key] / sum)}.`;
   },
   "weighted-values"(trace, place) {
     const { key, name } = names(trace, place);
-    return `“${name}” contributes most: its weight is ${written(trace.row("weights", place)[key])}.`;
+    const { rows, at, errorAt } = trace.matrix("weights", place);
+    const row = rows === 1 ? 0 : place.query;
+    const error = errorAt?.(row, key) ?? 0;
+    const weight = error ? formatWeight(at(row, key), error) : written(at(row, key));
+    return `“${name}” contributes most: its weight is ${weight}.`;
   },
   output(trace, { head }) {
     const others = trace.header.heads - 1;

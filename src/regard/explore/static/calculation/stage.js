@@ -16,9 +16,10 @@ import { dropdown, element } from "#ui/elements.js";
 const ARROWS = /** @type {Record<string, number>} */ ({ ArrowLeft: -1, ArrowRight: 1 });
 
 export class Stage {
-  /** @param {(change: Change) => void} change  Called with what the reader chooses. */
-  constructor(change) {
+  /** @param {(change: Change) => void} change  Called with what the reader chooses. @param {"h2" | "h4"} heading  Of a step. */
+  constructor(change, heading = "h2") {
     this.change = change;
+    this.heading = heading;
     this.map = element("div");
     this.contents = element("ol");
     this.step = element("section", { class: "step", "aria-label": "Step" });
@@ -54,7 +55,13 @@ export class Stage {
     );
     const screen = this.screens[this.index];
     const choose = (/** @type {number} */ chosen) => this.change({ query: chosen });
-    const shown = { number: this.index + 1, place: { head, query }, depth, drawing: { theme, tip: this.tip, choose } };
+    const shown = {
+      heading: this.heading,
+      number: this.index + 1,
+      place: { head, query },
+      depth,
+      drawing: { theme, tip: this.tip, choose },
+    };
     const notes = this.index === 0 && note ? [element("p", { class: "note" }, note)] : [];
     this.tip.hidden = true;
     this.step.replaceChildren(...stepNodes(trace, screen, shown), ...notes, this.tip);
@@ -67,7 +74,7 @@ export class Stage {
   /** Show a step, and go on reading there. @param {Screen} screen */
   show({ slug }) {
     this.change({ step: slug });
-    this.step.querySelector("h2")?.focus({ preventScroll: true });
+    this.step.querySelector(this.heading)?.focus({ preventScroll: true });
   }
 
   drawContents() {

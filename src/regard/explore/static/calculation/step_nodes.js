@@ -12,8 +12,8 @@ import { element } from "#ui/elements.js";
  * @import { Depth } from '#calculation/steps.js'
  */
 
-/** @param {Trace} trace @param {Screen} screen @param {{number: number, place: Place, depth: Depth, drawing: Drawing}} shown @returns {HTMLElement[]} */
-export function stepNodes(trace, screen, { number, place, depth, drawing }) {
+/** @param {Trace} trace @param {Screen} screen @param {{heading: "h2" | "h4", number: number, place: Place, depth: Depth, drawing: Drawing}} shown @returns {HTMLElement[]} */
+export function stepNodes(trace, screen, { heading: level, number, place, depth, drawing }) {
   const matrixOf = (/** @type {Operand} */ { name, isTransposed }) => {
     const matrix = trace.matrix(name, place);
     return isTransposed ? transposed(matrix) : matrix;
@@ -32,8 +32,8 @@ export function stepNodes(trace, screen, { number, place, depth, drawing }) {
     return element("div", { class: "equation" }, ...parts);
   });
   const reading = screen.reading(place);
-  const heading = element("h2", { tabindex: -1 }, element("span", { class: "number" }, String(number)), screen.title);
-  const nodes = [heading, element("p", { class: "text" }, screen.sentences.join(" "))];
+  const heading = element(level, { tabindex: -1 }, element("span", { class: "number" }, String(number)), screen.title);
+  const nodes = [heading, element("p", { class: "sentence" }, screen.sentences.join(" "))];
   const formulas = screen.formulas.map((formula) => element("span", {}, ...formulaNodes(formula, operands)));
   if (formulas.length && depth !== "minute") nodes.push(element("p", { class: "formula" }, ...formulas));
   if (reading) nodes.push(element("p", { class: "reading" }, reading));

@@ -89,6 +89,15 @@ const DEFINITIONS = [
     where: "attention",
     draw: `${SCORES}@S → exponentials → weights`,
     isShort: true,
+    needs: "exponentials",
+  },
+  {
+    slug: "weights",
+    title: "Weights",
+    where: "attention",
+    draw: `${SCORES}@S → weights`,
+    isShort: true,
+    lacks: "exponentials",
   },
   { slug: "distance", title: "Vectors by distance", where: "attention", draw: "b by distance" },
   {

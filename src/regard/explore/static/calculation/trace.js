@@ -1,12 +1,12 @@
 // A calculation: its steps by name, each a tensor with named axes, and what follows from them for a head and a query.
 
 /**
- * @typedef {{shape: number[], values: ArrayLike<number>}} Tensor
+ * @typedef {{shape: number[], values: ArrayLike<number>, errors?: ArrayLike<number>}} Tensor  `errors`: how far numbers may be from the exact ones.
  * @typedef {{name: string, formula: string, explanation: string, axes: string[]}} StepHeader
  *   `axes` are the names of the tensor's axes: "head", "query", "key", "token" (in self-attention: what is read at the place of a query), "dim" of
  *   a head, "feature" of the model, "unit" of a feed-forward network, and "word" of the vocabulary.
  * @typedef {{head: number, query: number}} Place
- * @typedef {{rowAxis: string, columnAxis: string, rows: number, columns: number, at(row: number, column: number): number}} Matrix
+ * @typedef {{rowAxis: string, columnAxis: string, rows: number, columns: number, at(row: number, column: number): number, errorAt?(row: number, column: number): number}} Matrix
  * @typedef {{title: string, heads: number, onlyHead: number | null, isShifted: boolean, labels: Record<string, string[]>, layer: string, layers: string[], steps: StepHeader[]}} TraceHeader
  *   `onlyHead` is the only one whose numbers there are; null if there are those of all. `isShifted`: queries are not the tokens that are read at
  *   their places, as in a decoder. `labels` are the names of the entries of axes.
@@ -56,14 +56,17 @@ export class Trace {
   matrix(name, place) {
     const step = this.steps.get(name);
     if (!step || !(name in this.tensors)) return DERIVED[name].compute(this, place);
-    const { shape, values } = this.tensors[name];
+    const { shape, values, errors } = this.tensors[name];
     const inner = step.axes.filter((axis) => axis !== "head").slice(-2);
     const outer = step.axes.length - inner.length;
-    const at = shape.slice(0, outer).reduce((sum, size, i) => sum * size + this.entry(step.axes[i], size, place), 0);
+    const entry = shape.slice(0, outer).reduce((sum, size, i) => sum * size + this.entry(step.axes[i], size, place), 0);
     const [rows, columns] = [...(inner.length < 2 ? [1] : []), ...shape.slice(outer)];
-    const start = at * rows * columns;
+    const start = entry * rows * columns;
     const [rowAxis, columnAxis] = [...(inner.length < 2 ? [""] : []), ...inner];
-    return { rowAxis, columnAxis, rows, columns, at: (row, column) => values[start + row * columns + column] };
+    const at = (/** @type {number} */ row, /** @type {number} */ column) => values[start + row * columns + column];
+    const errorAt = (/** @type {number} */ row, /** @type {number} */ column) =>
+      errors?.[start + row * columns + column] ?? 0;
+    return { rowAxis, columnAxis, rows, columns, at, errorAt };
   }
 
   /** Where a place is on an axis: several heads may share keys, and there may be only one. @param {string} axis @param {number} size @param {Place} place */
