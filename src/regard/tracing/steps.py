@@ -58,7 +58,8 @@ def add_multi_head(
     heads = joined.unflatten(1, by_head).transpose(0, 1)
     why = "The output of a head is the sum: close to the values of the tokens with the largest weights."
     add("sum of weighted values", f"Σⱼ Pᵢⱼ {formula}", "head query dim", heads, why)
-    add("heads joined", "the heads side by side", "query feature", joined)
+    why = "The outputs of all heads side by side are one vector for each token."
+    add("heads joined", "the heads side by side", "query feature", joined, why)
     add("W_O", "output projection", "feature feature", layer.out_proj.weight.mT)
     if layer.out_proj.bias is not None:
         add("b_O", "its bias", "feature", layer.out_proj.bias)

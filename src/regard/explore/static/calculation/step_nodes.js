@@ -18,6 +18,7 @@ export function stepNodes(trace, screen, { heading: level, number, place, depth,
     const matrix = trace.matrix(name, place);
     return isTransposed ? transposed(matrix) : matrix;
   };
+  const textsOf = (/** @type {string} */ axis) => (axis === "token" && !trace.header.isShifted ? "query" : axis);
   const operands = screen.lines.flat().filter((part) => typeof part !== "string");
   const pictures = screen.lines.map((line) => {
     let named = ""; // the axis of the rows of the picture before, whose names are not repeated
@@ -25,8 +26,11 @@ export function stepNodes(trace, screen, { heading: level, number, place, depth,
       if (typeof part === "string") return element("span", { class: "sign", "aria-hidden": "true" }, part);
       const matrix = matrixOf(part);
       if (part.name === "ids") return numberTable(trace, part, matrix, place); // a color would say nothing
-      const picture = pictureOf(trace, part, matrix, place, { ...drawing, hasNames: matrix.rowAxis !== named });
-      named = matrix.rowAxis;
+      const picture = pictureOf(trace, part, matrix, place, {
+        ...drawing,
+        hasNames: textsOf(matrix.rowAxis) !== named,
+      });
+      named = textsOf(matrix.rowAxis);
       return picture;
     });
     return element("div", { class: "equation" }, ...parts);

@@ -7,143 +7,76 @@ import { READINGS } from "#calculation/readings.js";
  * @typedef {{name: string, term: string, color: string, isTransposed: boolean}} Operand  A tensor, what the formula calls it, and the color of both.
  * @typedef {{slug: string, title: string, where: string, isShort: boolean, lines: (Operand | string)[][], formulas: string[], sentences: string[],
  *   details: string[], reading: (place: Place) => string}} Screen
- *   `where` in the model; `isShort`: part of the calculation in a minute. `lines` are of tensors and signs. `details` are about the other tensors.
+ *   `where` in the model; `isShort`: part of the calculation in a minute. `lines` are of tensors and signs. `details` are about those tensors that steps before have explained.
  * @typedef {"minute" | "block" | "numbers"} Depth  The main steps; all steps; and every number.
- * @typedef {{slug: string, title: string, where: string, draw: string, isShort?: boolean, needs?: string, lacks?: string}} Definition
+ * @typedef {[slug: string, title: string, draw: string, options?: {isShort?: boolean, needs?: string, lacks?: string}]} Row
  *   `draw`: tensors and signs, and ; between lines. Of names separated by | the first that there is; after @ the term of the formula, and ᵀ
  *   after what is drawn with rows as columns. Tensors that there are not are left out; without the last one there is no step.
  */
 
 const EMBEDDING = "embedding norm|embedding|scaled embedding|token embedding";
+const TOKENS = "scaled embedding|token embedding";
+const SUMS = "sum of weighted values|output";
+const PART = "part of the head";
 const SCORES = "masked scores|biased scores|scaled scores|scores";
 
-/** A norm. @param {string} slug @param {string} title @param {string} where @param {[prefix: string, before: string, after: string]} names @returns {Definition} */
-function norm(slug, title, where, [prefix, before, after]) {
-  const draw = `${before}@x → ${prefix}normalized ; ${prefix}normalized · ${prefix}norm weight + ${prefix}norm bias = ${after}`;
-  return { slug, title, where, draw, needs: `${prefix}normalized` };
+const SHORT = { isShort: true };
+
+/** A norm. @param {string} slug @param {string} title @param {string} prefix @param {string} before @param {string} after @returns {Row} */
+function norm(slug, title, prefix, before, after) {
+  const scaled = `${prefix}normalized · ${prefix}norm weight + ${prefix}norm bias = ${after}`;
+  return [slug, title, `${before}@x → ${prefix}normalized ; ${scaled}`, { needs: `${prefix}normalized` }];
 }
 
-/** @type {Definition[]} */
-const DEFINITIONS = [
-  { slug: "subwords", title: "Subwords and ids", where: "embedding", draw: "ids", isShort: true },
-  {
-    slug: "embedding",
-    title: "Token embedding",
-    where: "embedding",
-    draw: "token embedding → scaled embedding|token embedding",
-    isShort: true,
-  },
-  {
-    slug: "position",
-    title: "Position",
-    where: "embedding",
-    draw: "scaled embedding|token embedding + token type embedding + position embedding = embedding",
-    isShort: true,
-  },
-  norm("embedding-norm", "Embedding norm", "embedding", ["embedding ", "embedding|token embedding", "embedding norm"]),
-  { slug: "hidden-state", title: "Hidden state", where: "attention", draw: "hidden state", isShort: true },
-  norm("norm", "Norm", "attention", ["", `hidden state|${EMBEDDING}`, "input"]),
-  {
-    slug: "input",
-    title: "Input",
-    where: "attention",
-    draw: "input",
-    isShort: true,
-    lacks: "token embedding|normalized",
-  },
-  { slug: "memory", title: "Memory", where: "attention", draw: "memory" },
-  { slug: "values", title: "Other memory", where: "attention", draw: "values" },
-  { slug: "query", title: "Query", where: "attention", draw: "input × W_Q|W + b_Q = query", isShort: true },
-  { slug: "key", title: "Keys", where: "attention", draw: "memory|input × W_K|U + b_K|b = key" },
-  { slug: "value", title: "Values", where: "attention", draw: "values|memory|input × W_V + b_V = value" },
-  { slug: "rotation", title: "Rotation", where: "attention", draw: "query → rotated query ; key → rotated key" },
-  { slug: "hidden-layer", title: "Hidden layer", where: "attention", draw: "hidden layer" },
-  {
-    slug: "scores",
-    title: "Scores",
-    where: "attention",
-    draw: "hidden layer · v = scores",
-    isShort: true,
-    needs: "hidden layer",
-  },
-  {
-    slug: "scores",
-    title: "Scores",
-    where: "attention",
-    draw: "rotated query|query × rotated keyᵀ|keyᵀ = scores",
-    isShort: true,
-    lacks: "hidden layer",
-  },
-  { slug: "products", title: "Score by feature", where: "attention", draw: "products → scores", needs: "products" },
-  { slug: "scale", title: "Scale", where: "attention", draw: "scores → scaled scores" },
-  { slug: "bias", title: "Position bias", where: "attention", draw: "scaled scores + position bias = biased scores" },
-  {
-    slug: "mask",
-    title: "Mask",
-    where: "attention",
-    draw: "biased scores|scaled scores|scores + mask = masked scores",
-  },
-  {
-    slug: "softmax",
-    title: "Softmax",
-    where: "attention",
-    draw: `${SCORES}@S → exponentials → weights`,
-    isShort: true,
-    needs: "exponentials",
-  },
-  {
-    slug: "weights",
-    title: "Weights",
-    where: "attention",
-    draw: `${SCORES}@S → weights`,
-    isShort: true,
-    lacks: "exponentials",
-  },
-  { slug: "distance", title: "Vectors by distance", where: "attention", draw: "b by distance" },
-  {
-    slug: "weighted-values",
-    title: "Weighted values",
-    where: "attention",
-    draw: "weights × value|memory = sum of weighted values|output ; weighted values",
-    isShort: true,
-  },
-  { slug: "joined", title: "Heads joined", where: "attention", draw: "heads joined" },
-  {
-    slug: "output",
-    title: "Output",
-    where: "attention",
-    draw: "sum of weighted values × W_O = part of the head ; part of the head + b_O → output",
-    needs: "W_O",
-  },
-  {
-    slug: "residual",
-    title: "Residual",
-    where: "residual",
-    draw: `hidden state|${EMBEDDING}|input@x + output = attention sum|attention result`,
-    isShort: true,
-  },
-  norm("attention-norm", "Norm", "residual", ["attention ", "attention sum", "attention result"]),
-  norm("feed-forward-norm", "Norm", "feed-forward", ["feed-forward ", "attention result", "feed-forward input"]),
-  {
-    slug: "hidden-units",
-    title: "Hidden units",
-    where: "feed-forward",
-    draw: "feed-forward input|attention result → hidden units",
-    isShort: true,
-  },
-  { slug: "feed-forward", title: "Feed-forward", where: "feed-forward", draw: "hidden units → feed-forward output" },
-  {
-    slug: "block",
-    title: "Residual",
-    where: "feed-forward",
-    draw: "attention result@x + feed-forward output = block sum|block output",
-    isShort: true,
-  },
-  norm("block-norm", "Norm", "feed-forward", ["block ", "block sum", "block output"]),
-  norm("final-norm", "Last norm", "words", ["final ", "block output", "final output"]),
-  { slug: "logits", title: "Logits", where: "words", draw: "final output|block output → logits" },
-  { slug: "words", title: "Words", where: "words", draw: "logits → probabilities", isShort: true },
-];
+/** By their place. @type {Record<string, Row[]>} */
+const DEFINITIONS = {
+  embedding: [
+    ["subwords", "Subwords and ids", "ids", SHORT],
+    ["embedding", "Token embedding", "token embedding → scaled embedding|token embedding", SHORT],
+    ["position", "Position", `${TOKENS} + token type embedding + position embedding = embedding`, SHORT],
+    norm("embedding-norm", "Embedding norm", "embedding ", "embedding|token embedding", "embedding norm"),
+  ],
+  attention: [
+    ["hidden-state", "Hidden state", "hidden state", SHORT],
+    norm("norm", "Norm", "", `hidden state|${EMBEDDING}`, "input"),
+    ["input", "Input", "input", { ...SHORT, lacks: "token embedding|normalized" }],
+    ["memory", "Memory", "memory"],
+    ["values", "Other memory", "values"],
+    ["query", "Query", "input × W_Q|W + b_Q = query", SHORT],
+    ["key", "Keys", "memory|input × W_K|U + b_K|b = key"],
+    ["value", "Values", "values|memory|input × W_V + b_V = value"],
+    ["rotation", "Rotation", "query → rotated query ; key → rotated key"],
+    ["hidden-layer", "Hidden layer", "hidden layer"],
+    ["scores", "Scores", "hidden layer · v = scores", { ...SHORT, needs: "hidden layer" }],
+    ["scores", "Scores", "rotated query|query × rotated keyᵀ|keyᵀ = scores", { ...SHORT, lacks: "hidden layer" }],
+    ["products", "Score by feature", "scores → products"],
+    ["scale", "Scale", "scores → scaled scores"],
+    ["bias", "Position bias", "scaled scores + position bias = biased scores"],
+    ["mask", "Mask", "mask ; biased scores|scaled scores|scores → masked scores"],
+    ["softmax", "Softmax", `${SCORES}@S → exponentials → weights`, { ...SHORT, needs: "exponentials" }],
+    ["weights", "Weights", `${SCORES}@S → weights`, { ...SHORT, lacks: "exponentials" }],
+    ["distance", "Vectors by distance", "b by distance"],
+    ["weighted-values", "Weighted values", `weights × value|memory = ${SUMS} ; weighted values`, SHORT],
+    ["joined", "Heads joined", "heads joined"],
+    ["output", "Output", `${SUMS} × W_O = ${PART} ; ${PART} + b_O → output`, { needs: "W_O" }],
+  ],
+  residual: [
+    ["residual", "Residual", `hidden state|${EMBEDDING}|input@x + output = attention sum|attention result`, SHORT],
+    norm("attention-norm", "Norm", "attention ", "attention sum", "attention result"),
+  ],
+  "feed-forward": [
+    norm("feed-forward-norm", "Norm", "feed-forward ", "attention result", "feed-forward input"),
+    ["hidden-units", "Hidden units", "feed-forward input|attention result → hidden units", SHORT],
+    ["feed-forward", "Feed-forward", "hidden units → feed-forward output"],
+    ["block", "Residual", "attention result@x + feed-forward output = block sum|block output", SHORT],
+    norm("block-norm", "Norm", "block ", "block sum", "block output"),
+  ],
+  words: [
+    norm("final-norm", "Last norm", "final ", "block output", "final output"),
+    ["logits", "Logits", "final output|block output → logits"],
+    ["words", "Words", "logits → probabilities", SHORT],
+  ],
+};
 
 /** @type {Record<string, string>} */
 const TERMS = {
@@ -172,11 +105,15 @@ export const DEPTHS = [
 
 /** The steps that a calculation has. @param {Trace} trace @returns {Screen[]} */
 export function screensOf(trace) {
-  return DEFINITIONS.flatMap((definition) => screenOf(trace, definition) ?? []);
+  /** @type {Set<string>} */
+  const seen = new Set();
+  const screens = (/** @type {[string, Row[]]} */ [where, rows]) =>
+    rows.flatMap((row) => screenOf(trace, where, seen, row) ?? []);
+  return Object.entries(DEFINITIONS).flatMap(screens);
 }
 
-/** @param {Trace} trace @param {Definition} definition @returns {Screen | null} */
-function screenOf(trace, { slug, title, where, draw, isShort = false, needs = "", lacks = "" }) {
+/** @param {Trace} trace @param {string} where @param {Set<string>} seen  What steps before have explained. @param {Row} row @returns {Screen | null} */
+function screenOf(trace, where, seen, [slug, title, draw, { isShort = false, needs = "", lacks = "" } = {}]) {
   if ((needs && !trace.find(needs)) || trace.find(lacks)) return null;
   const lines = draw
     .split(" ; ")
@@ -188,18 +125,22 @@ function screenOf(trace, { slug, title, where, draw, isShort = false, needs = ""
     lines.some((line) =>
       line.length === 1 ? line[0] === operand : ["=", "→"].includes(String(line[line.indexOf(operand) - 1])),
     );
-  const results = new Set(operands.filter(isResult).map(({ name }) => name));
-  const others = new Set(operands.map(({ name }) => name).filter((name) => !results.has(name)));
-  const explain = (/** @type {Set<string>} */ some) => [...some].map((name) => trace.about(name).explanation);
+  const names = [...new Set(operands.map(({ name }) => name))];
+  const results = names.filter((name) => operands.some((operand) => operand.name === name && isResult(operand)));
+  const isNew = (/** @type {string} */ name) => results.includes(name) || !seen.has(name);
+  const explain = (/** @type {string[]} */ some) => some.map((name) => trace.about(name).explanation).filter(Boolean);
+  const told = names.filter(isNew).sort((one, other) => Number(one.startsWith("W_")) - Number(other.startsWith("W_")));
+  const others = names.filter((name) => !isNew(name));
+  for (const name of names) seen.add(name);
   return {
     slug,
     title,
     where,
     isShort,
     lines,
-    formulas: [...results].flatMap((name) => formulaOf(trace, name)),
-    sentences: explain(results).filter(Boolean),
-    details: explain(others).filter(Boolean),
+    formulas: results.flatMap((name) => formulaOf(trace, name)),
+    sentences: explain(told),
+    details: explain(others),
     reading: (place) => READINGS[slug]?.(trace, place) ?? "",
   };
 }

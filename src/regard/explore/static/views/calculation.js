@@ -26,7 +26,7 @@ const depths = DEPTHS.map(([depth]) => depth);
 export default {
   name: "calculation",
   title: "Calculation",
-  help: "How a head computes the attention of one token, with its own numbers: query, products with the keys, scores, weights and output, a step at a time. Select a token to see its calculation. Point at a cell of a picture to see its number; Every number lists them all.",
+  help: "How a head computes the attention of one token, with its own numbers: query, products with the keys, scores, weights and output, a step at a time. Select a token to see its calculation. Green cells are above 0, purple cells below, weights are blue. Point at a cell to see its number; the depth “Every number” lists them all.",
   unit: "token",
   urlFields: {
     calculationStep: { name: "calculation", initial: "", write: (slug) => slug, read: (text) => text.slice(0, 40) },
