@@ -16,7 +16,7 @@ from regard.files import atomic_write
 from regard.text.display import display_tokens
 
 if TYPE_CHECKING:
-    from regard.tracing.trace import Trace
+    from regard.tracing.trace import Step, Trace
 
 MAX_BYTES = 8 << 20
 """Size of the numbers up to which a page has those of all heads."""
@@ -63,11 +63,10 @@ def steps_html(trace: Trace, *, head: int | None = None, query: int | str | None
 def pack_trace(trace: Trace, selection: TraceSelection) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """What the page reads of a trace: names, formulas and explanations; and the numbers of each step in float32."""
     heads = len(trace["weights"])
-    axes = {step.name: list(step.axes) for step in trace}
+    axes = {step.name: _axes(step) for step in trace}
     tensors = {step.name: float_array(step.value) for step in trace if step.name != COMPUTED}
     if "W_O" in tensors:  # the rows of each head
         tensors["W_O"] = tensors["W_O"].reshape(heads, -1, tensors["W_O"].shape[1])
-        axes["W_O"] = ["head", "dim", "feature"]
     has_heads = heads == 1 or sum(tensor.nbytes for tensor in tensors.values()) <= MAX_BYTES
     if not has_heads:
         for name, tensor in tensors.items():
@@ -90,12 +89,22 @@ def pack_trace(trace: Trace, selection: TraceSelection) -> tuple[dict[str, Any],
         "note": " ".join(sentences),
         "isShifted": "token" in labels and queries != _tokens_read(trace),
         "labels": labels,
-        "steps": [
-            {"name": step.name, "formula": step.formula, "explanation": step.explanation, "axes": axes[step.name]}
-            for step in trace
-        ],
+        "steps": step_headers(trace),
     }
     return header, tensors
+
+
+def step_headers(trace: Trace) -> list[dict[str, Any]]:
+    """What the page says of each step, which is the same for any text."""
+    return [
+        {"name": step.name, "formula": step.formula, "explanation": step.explanation, "axes": _axes(step)}
+        for step in trace
+    ]
+
+
+def _axes(step: Step) -> list[str]:
+    """The axes on the page, where each head has its rows of W_O."""
+    return ["head", "dim", "feature"] if step.name == "W_O" else list(step.axes)
 
 
 def _tokens_read(trace: Trace) -> tuple[str, ...] | None:

@@ -11,6 +11,8 @@ import { formatNumber, formatWeight } from "#ui/format.js";
  * @typedef {{layer: Layer, layers: string[], isServed: boolean, queryName: string, nameOf: (key: number) => string}} About
  */
 
+/** What steps do and why, by name. @type {Record<string, string>} */
+export const SENTENCES = JSON.parse(document.getElementById("sentences")?.textContent ?? "{}");
 const MAX_KEYS = 2048; // that are drawn
 const LONG_TEXT = 1024; // keys
 const SCORES = ["query", "key"];
@@ -72,18 +74,20 @@ function addScores(made, { query, source }, rows, scale) {
   const keys = rows.map((row) => row.vector ?? []);
   made.add("key", "", VECTORS, keys);
   made.add("scores", "S = Q Kᵀ", SCORES, [rows.map(({ product }) => product)]);
-  const root = Math.sqrt(vector.length);
+  const { formula, explanation } = aboutScale(made.sentences, vector.length, scale);
+  made.add("scaled scores", formula, SCORES, [rows.map(({ scaled }) => scaled)], explanation);
+}
+
+/** @param {Record<string, string>} sentences @param {number} dims @param {number} scale */
+export function aboutScale(sentences, dims, scale) {
+  const root = Math.sqrt(dims);
   const isRoot = Math.abs(scale * root - 1) < 1e-6;
-  const about = made.sentences[isRoot ? "scaled scores" : "other scale"] ?? "";
-  const filled = about.replaceAll("{dims}", String(vector.length)).replaceAll("{root}", root.toFixed(3));
-  const formula = isRoot ? `S · 1/√${vector.length}` : `S · ${formatNumber(scale)}`;
-  made.add(
-    "scaled scores",
-    formula,
-    SCORES,
-    [rows.map(({ scaled }) => scaled)],
-    filled.replace("{scale}", formatNumber(scale)),
-  );
+  const said = sentences[isRoot ? "scaled scores" : "other scale"] ?? "";
+  const explanation = said.replaceAll("{dims}", String(dims)).replaceAll("{root}", root.toFixed(3));
+  return {
+    formula: isRoot ? `S · 1/√${dims}` : `S · ${formatNumber(scale)}`,
+    explanation: explanation.replace("{scale}", formatNumber(scale)),
+  };
 }
 
 /** @param {Made} made @param {Steps} steps @param {Row[]} rows */

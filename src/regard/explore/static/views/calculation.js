@@ -1,6 +1,6 @@
 // The calculation of one query's attention in one head: from its vectors to weights and output, a step at a time.
 
-import { recordedTrace } from "#calculation/recorded.js";
+import { recordedTrace, SENTENCES } from "#calculation/recorded.js";
 import { Stage } from "#calculation/stage.js";
 import { DEPTHS } from "#calculation/steps.js";
 import { attentionSteps, scoreByFeature, weightedValues } from "#data/attention_steps.js";
@@ -18,8 +18,6 @@ import { themeOf } from "#ui/theme.js";
  * @import { View, ViewDefinition } from '#ui/view.js'
  */
 
-/** What steps do and why. @type {Record<string, string>} */
-const SENTENCES = JSON.parse(document.getElementById("sentences")?.textContent ?? "{}");
 const depths = DEPTHS.map(([depth]) => depth);
 
 /** @type {ViewDefinition} */
@@ -44,9 +42,7 @@ class CalculationView {
   constructor(place, view) {
     this.view = view;
     this.heading = element("p", { class: "calculation-of" });
-    this.stage = new Stage(({ step, ...change }) => {
-      view.set({ ...("depth" in change && { depth: change.depth }), ...(step && { calculationStep: step }) });
-    }, "h4");
+    this.stage = new Stage((change) => this.change(change), "h4");
     this.stage.node.addEventListener("keydown", (event) => this.stage.press(event));
     place.append(this.heading, this.stage.node);
     this.empty = hint("");
@@ -57,28 +53,57 @@ class CalculationView {
     this.drawn = "";
   }
 
+  /** @param {import("#calculation/stage.js").Change} change */
+  change({ step, depth, query }) {
+    const { view } = this;
+    if (step) view.set({ calculationStep: step });
+    if (depth) view.set({ depth });
+    if (query !== undefined) view.set({ tokens: [{ sequence: view.layer.querySequence, index: query }] });
+  }
+
   paint() {
-    const { layer, state, recording, queries, keys } = this.view;
+    const { state, recording } = this.view;
     const [head, query] = [state.heads[0], currentQuery(this.view)];
-    const calculated = [state.layer, head, query].join(" ");
-    if (calculated !== this.calculated || !this.trace) {
-      const steps = layer.isLoaded ? attentionSteps(layer, head, query) : null;
-      const layers = recording.layers.map(({ name }) => name);
-      const nameOf = (/** @type {number} */ key) => nameIn(keys, key);
-      const about = { layer, layers, isServed: recording.isServed, queryName: nameIn(queries, query), nameOf };
-      this.trace = steps?.rows.length ? recordedTrace(steps, about, SENTENCES) : null;
-      this.calculated = steps ? calculated : "";
-      this.empty.textContent = steps ? "Every key of this query is masked, so nothing is computed." : "Loading …";
-    }
+    if (recording.calculation) this.load(recording.calculation);
+    else this.read(head, query);
     this.stage.node.hidden = this.trace === null;
     this.empty.hidden = this.trace !== null;
     const { calculationStep: step, depth, hide, rescale } = state;
     const theme = themeOf(state);
-    const drawn = [this.calculated, step, depth, theme, hide, rescale, state.heads.length].join(" ");
+    const drawn = [this.calculated, head, query, step, depth, theme, hide, rescale, state.heads.length].join(" ");
     if (!this.trace || drawn === this.drawn) return;
     this.drawn = drawn;
     this.draw(query);
-    this.stage.draw(this.trace, { step, depth, head: 0, query: 0, theme, note: "" });
+    const place = recording.calculation ? { head, query } : { head: 0, query: 0 };
+    this.stage.draw(this.trace, { step, depth, ...place, theme, note: "" });
+  }
+
+  /** Let the page compute everything in the layer. @param {NonNullable<import("#data/recording.js").Recording["calculation"]>} calculation */
+  load(calculation) {
+    const { layer, state } = this.view;
+    const calculated = String(state.layer);
+    if (calculated === this.calculated) return;
+    Object.assign(this, { calculated, trace: null });
+    this.empty.textContent = "Loading …";
+    calculation(layer).then((trace) => {
+      if (calculated !== this.calculated) return;
+      this.trace = trace;
+      this.view.schedulePaint();
+    });
+  }
+
+  /** Take what the recording has of a query. @param {number} head @param {number} query */
+  read(head, query) {
+    const { layer, state, recording, queries, keys } = this.view;
+    const calculated = [state.layer, head, query].join(" ");
+    if (calculated === this.calculated && this.trace) return;
+    const steps = layer.isLoaded ? attentionSteps(layer, head, query) : null;
+    const layers = recording.layers.map(({ name }) => name);
+    const nameOf = (/** @type {number} */ key) => nameIn(keys, key);
+    const about = { layer, layers, isServed: recording.isServed, queryName: nameIn(queries, query), nameOf };
+    this.trace = steps?.rows.length ? recordedTrace(steps, about, SENTENCES) : null;
+    this.calculated = steps ? calculated : "";
+    this.empty.textContent = steps ? "Every key of this query is masked, so nothing is computed." : "Loading …";
   }
 
   /** @param {number} query */
