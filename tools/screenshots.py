@@ -75,7 +75,9 @@ SHOTS = {
     "generation": Shot("translation", "views=generation&layer=decoder.2&step=9", None),
     "graph": Shot("sentence", "views=graph&layer=encoder.3&head=1&token=source.10", None),
     "segments": Shot("speech", "views=segments&layer=encoder.2&head=1", None),
-    "calculation": Shot("sentence", "views=calculation&layer=encoder.3&head=1&token=source.10", None),
+    "calculation": Shot(
+        "sentence", "views=calculation&layer=encoder.3&head=1&token=source.10&calculation=scores", None
+    ),
     "compare": Shot("pair", "views=compare&layer=encoder.2", None),
     "image": Shot("image", "views=image", None),
     "steps": Shot("trace", "softmax", None),

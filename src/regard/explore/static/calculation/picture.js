@@ -3,7 +3,7 @@
 import { written } from "#calculation/readings.js";
 import { drawPixels, drawSigned } from "#ui/color.js";
 import { placeTip } from "#ui/drawing.js";
-import { element } from "#ui/elements.js";
+import { element, svgElement } from "#ui/elements.js";
 import { formatNumber, formatWeight } from "#ui/format.js";
 
 /**
@@ -14,6 +14,8 @@ import { formatNumber, formatWeight } from "#ui/format.js";
 
 const MAX_NAMED = 24; // tokens of an axis
 const CELL = 16; // CSS pixels of a named token
+const LONGEST = 12; // letters of the name of a column
+const LETTER = 8; // CSS pixels, more or less
 const SIZE = 128; // of an axis without names; one pixel for each entry of a longer one, up to twice as many
 const SHARES = ["weights", "probabilities"];
 const TOKENS = ["query", "key", "token"];
@@ -69,8 +71,8 @@ export function pictureOf(trace, operand, matrix, place, drawing) {
   const grid = element(
     "div",
     { class: "grid" },
-    ...namesOf(trace, matrix, "columnAxis"),
-    ...(drawing.hasNames ? namesOf(trace, matrix, "rowAxis") : []),
+    ...columnNames(trace, matrix),
+    ...(drawing.hasNames ? rowNames(trace, matrix) : []),
     frame,
   );
   return element(
@@ -88,15 +90,27 @@ function sizeOf(axis, count) {
   return isNamed || count * CELL <= SIZE ? count * CELL : Math.max(SIZE, Math.min(count, 2 * SIZE));
 }
 
-/** The names of tokens beside the cells, if there is room. @param {Trace} trace @param {Matrix} matrix @param {"rowAxis" | "columnAxis"} side */
-function namesOf(trace, matrix, side) {
-  const axis = matrix[side];
-  const count = side === "rowAxis" ? matrix.rows : matrix.columns;
-  if (!(axis in trace.header.labels) || count > MAX_NAMED) return [];
-  const names = Array.from({ length: count }, (_, index) => element("span", { dir: "auto" }, trace.label(axis, index)));
-  return [
-    element("div", { class: side === "rowAxis" ? "row-names" : "column-names", "aria-hidden": "true" }, ...names),
-  ];
+/** The names of the rows, if they are tokens and there is room. @param {Trace} trace @param {Matrix} matrix */
+function rowNames(trace, { rowAxis: axis, rows }) {
+  if (!(axis in trace.header.labels) || rows > MAX_NAMED) return [];
+  const names = Array.from({ length: rows }, (_, index) => element("span", { dir: "auto" }, trace.label(axis, index)));
+  return [element("div", { class: "row-names", "aria-hidden": "true" }, ...names)];
+}
+
+/** Those of the columns, from below. @param {Trace} trace @param {Matrix} matrix */
+function columnNames(trace, { columnAxis: axis, columns }) {
+  if (!(axis in trace.header.labels) || columns > MAX_NAMED) return [];
+  const names = Array.from({ length: columns }, (_, index) => {
+    const name = [...trace.label(axis, index)];
+    return name.length > LONGEST ? `${name.slice(0, LONGEST - 1).join("")}…` : name.join("");
+  });
+  const height = 4 + LETTER * Math.max(...names.map((name) => name.length));
+  const texts = names.map((name, index) => {
+    const place = `translate(${(index + 0.75) * CELL} ${height - 4}) rotate(-90)`;
+    return svgElement("text", { transform: place }, name);
+  });
+  const size = { width: columns * CELL, height };
+  return [svgElement("svg", { class: "column-names", "aria-hidden": "true", ...size }, ...texts)];
 }
 
 /** @param {HTMLCanvasElement} canvas @param {string} name @param {Matrix} matrix @param {"light" | "dark"} theme */

@@ -34,8 +34,14 @@ export class Stage {
     const details = element("details", { open: "" }, element("summary", {}, "Steps"), this.contents);
     if (matchMedia("(max-width: 61.99rem)").matches) details.removeAttribute("open");
     const nav = element("nav", { "aria-label": "Steps" }, this.depth.node, details);
+    const isView = heading === "h4"; // among others: what turns stays where it is when a step is longer
     const turn = element("div", { class: "turn" }, this.turns[0], this.place, this.turns[1]);
-    const body = element("div", { class: "stage-body" }, nav, element("div", {}, this.step, turn));
+    const body = element(
+      "div",
+      { class: "stage-body" },
+      nav,
+      element("div", {}, ...(isView ? [turn, this.step] : [this.step, turn])),
+    );
     this.node = element("div", { class: "stage" }, this.map, body);
     /** @type {Screen[]} */
     this.screens = []; // at the depth
