@@ -85,11 +85,13 @@ class CalculationView {
     if (calculated === this.calculated) return;
     Object.assign(this, { calculated, trace: null });
     this.empty.textContent = "Loading …";
-    calculation(layer).then((trace) => {
+    const show = (/** @type {Trace | null} */ trace, text = "") => {
       if (calculated !== this.calculated) return;
       this.trace = trace;
+      this.empty.textContent = text;
       this.view.schedulePaint();
-    });
+    };
+    calculation(layer).then(show, (error) => show(null, `The calculation failed: ${error}`));
   }
 
   /** Take what the recording has of a query. @param {number} head @param {number} query */
