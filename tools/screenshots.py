@@ -28,7 +28,7 @@ from torch.nn import functional
 
 from regard.cli.models import load_any
 from regard.explore.html_page import write_html
-from regard.explore.trace_html import write_trace_html
+from regard.explore.steps_page import write_steps_html
 from regard.recordings.recording import Recording
 from regard.watching import TransformersModel
 
@@ -75,7 +75,9 @@ SHOTS = {
     "generation": Shot("translation", "views=generation&layer=decoder.2&step=9", None),
     "graph": Shot("sentence", "views=graph&layer=encoder.3&head=1&token=source.10", None),
     "segments": Shot("speech", "views=segments&layer=encoder.2&head=1", None),
-    "calculation": Shot("sentence", "views=calculation&layer=encoder.3&head=1&token=source.10", None),
+    "calculation": Shot(
+        "sentence", "views=calculation&layer=encoder.3&head=1&token=source.10&calculation=scores", None
+    ),
     "compare": Shot("pair", "views=compare&layer=encoder.2", None),
     "image": Shot("image", "views=image", None),
     "steps": Shot("trace", "softmax", None),
@@ -185,7 +187,7 @@ def main() -> None:
             write_html(recording, Path(folder) / f"{name}.html", compare_with=other)
             addresses[name] = (Path(folder) / f"{name}.html").as_uri()
         trace = translator().trace(TIRED)
-        addresses["trace"] = write_trace_html(trace, Path(folder) / "trace.html", head=2, query="it").as_uri()
+        addresses["trace"] = write_steps_html(trace, Path(folder) / "trace.html", head=2, query="it").as_uri()
         shots = [(theme, width, name) for theme in themes for width in widths for name in SHOTS]
         for theme, width, name in track(shots, description="Taking pictures"):
             page = chromium.new_page(viewport={"width": width, "height": SIZES[width]}, color_scheme=theme)

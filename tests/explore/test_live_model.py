@@ -13,6 +13,8 @@ from helpers.explore.live_models import assert_same_numbers, assert_same_words, 
 from helpers.explore.sentences import ODD, sentences
 from regard.models import GPT, Bert, BertConfig, GPTConfig, Transformer, TransformerConfig
 from regard.pipelines import TextEncoder, TextGenerator, Translator
+from regard.pipelines.recording import as_batch
+from regard.pipelines.tracing import trace_model_layer
 from regard.text.tokenizer import Tokenizer, train_bpe, train_translation_bpe
 
 SIZES: dict[str, Any] = {"d_model": 32, "num_heads": 4, "d_ff": 48}
@@ -175,14 +177,17 @@ BERTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("options", BERTS.values(), ids=BERTS)
-def test_berts_fill_masks_as_in_python(options, tmp_path):
+def small_bert(options: dict[str, Any]) -> TextEncoder:
     torch.manual_seed(0)
     tokenizer = train_bpe(["the cat sat on the mat", "die Katze saß"], vocab_size=290)
-    config = BertConfig(
-        tokenizer.vocab_size, **{**SIZES, "num_layers": 2, "max_seq_len": 40, **options}, head="masked_lm"
-    )
-    pipeline = TextEncoder(spread(Bert(config)), tokenizer)
+    sizes = {**SIZES, "num_layers": 2, "max_seq_len": 40, **options}
+    return TextEncoder(spread(Bert(BertConfig(tokenizer.vocab_size, **sizes, head="masked_lm"))), tokenizer)
+
+
+@pytest.mark.parametrize("options", BERTS.values(), ids=BERTS)
+def test_berts_fill_masks_as_in_python(options, tmp_path):
+    pipeline = small_bert(options)
+    tokenizer = pipeline.tokenizer
     texts = ["the <mask> sat", "<mask>", "a <mask>  <mask> b", "</s> the cat"]
     results, numbers = run_in_node(pipeline, [{"text": text} for text in texts], tmp_path)
     for text, result in zip(texts, results, strict=True):
@@ -223,3 +228,47 @@ def test_wordpiece_of_a_real_bert_is_that_of_python(tmp_path):
         assert result["text"] == (tokenizer.decode([filled])[0] if result["written"] else "")
     assert_same_words(tokenizer, results)
     assert_same_numbers(model, results, numbers)
+
+
+# Steps of a calculation
+
+
+def assert_same_steps(pipeline, folder) -> None:
+    """Every step of every layer, as Python traces it."""
+    (result,), _ = run_in_node(pipeline, [{"text": "the cat sat", "isTraced": True}], folder, example="the cat")
+    ids = [result["sequences"][role] for role in ("source", "read") if role in result["sequences"]]
+    inputs = [as_batch(pipeline.model, each) for each in ids]
+    numbers = {name: tuple(map(str, range(len(ids)))) for name, ids in result["sequences"].items()}
+    source, read = numbers["source"], numbers.get("read", numbers["source"])
+    axes = {"encoder": (source, source), "decoder": (read, read), "cross": (read, source)}
+    assert result["traces"]
+    for layer, traced in result["traces"].items():
+        trace = trace_model_layer(pipeline.model, layer, inputs, axes, "text")
+        is_filled = isinstance(pipeline.model, Bert)  # whose words are those of its masks
+        left = {"logits", "probabilities"} if is_filled else set()
+        assert set(traced["tensors"]) == set(trace.names) - {"weighted values"} - left
+        for step in trace:
+            if step.name not in traced["tensors"]:
+                continue
+            values = traced["tensors"][step.name]["values"]
+            actual = torch.tensor([-torch.inf if value is None else value for value in values]).double()
+            expected = step.value
+            if "word" in step.axes:
+                assert sorted(map(str, traced["words"])) == sorted(step.labels[-1])
+                expected = expected[:, [step.labels[-1].index(str(token)) for token in traced["words"]]]
+            assert torch.allclose(actual, expected.flatten(), rtol=1e-3, atol=1e-3), (layer, step.name)
+
+
+@pytest.mark.parametrize("name", ["post-norm", "gated", "grouped", "learned", "none", "t5", "rotary"])
+def test_steps_of_translators_are_those_of_python(name, tmp_path):
+    assert_same_steps(small_translator(TRANSLATORS[name]), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "Llama", "post-norm", "alibi"])
+def test_steps_of_language_models_are_those_of_python(name, tmp_path):
+    assert_same_steps(small_gpt(GPTS[name]), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["BERT", "pre-norm", "RMS norm"])
+def test_steps_of_berts_are_those_of_python(name, tmp_path):
+    assert_same_steps(small_bert(BERTS[name]), tmp_path)

@@ -199,16 +199,17 @@ def test_each_meaning_has_a_color_of_its_own(open_page, recording):
     """What attends, what is attended to, signs, the two sides of a comparison, and segments."""
     page = open_page(recording, "#layer=encoder.0&head=0&token=source.3&views=calculation,segments")
     page.locator(".segment-bar").first.wait_for()
-    page.locator(".signed-bar .positive").first.wait_for()
+    page.locator(".stage .term.query").first.wait_for()
     root = "name => getComputedStyle(document.documentElement).getPropertyValue(name)"
     names = ("--out", "--in", "--positive", "--negative", "--side-a", "--side-b")
     colors = [page.evaluate(root, name) for name in names]
     assert len(set(colors)) == len(names)
     ground = "node => getComputedStyle(node).backgroundColor"
-    places = (".signed-bar .positive", ".segment-bar .segment-0", ".segment-bar .segment-1")
-    drawn = [page.locator(place).first.evaluate(ground) for place in places]
+    query = page.locator(".stage .term.query").first.evaluate("node => getComputedStyle(node).color")
+    places = (".segment-bar .segment-0", ".segment-bar .segment-1")
+    drawn = [query, *(page.locator(place).first.evaluate(ground) for place in places)]
     as_rgb = "color => { const node = document.createElement('i'); node.style.color = color; return node.style.color; }"
-    assert drawn[0] == page.evaluate(as_rgb, colors[2])
+    assert drawn[0] == page.evaluate(as_rgb, colors[0])  # a query attends
     assert not {*drawn[1:]} & {page.evaluate(as_rgb, color) for color in colors}
     assert drawn[1] != drawn[2]
 

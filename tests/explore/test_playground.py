@@ -88,6 +88,38 @@ def test_an_address_opens_its_text_and_state(open_playground, translator):
 
 
 @pytest.mark.browser
+def test_every_number_of_a_layer_is_computed_for_what_is_typed(open_playground, translator):
+    """tests/explore/test_live_model.py compares every step with Python's."""
+    page = open_playground(
+        f"#text={quote(SENTENCE)}&greedy=1&views=calculation&unit=tokens&layer=cross.2&head=1&depth=numbers"
+    )
+    page.locator(".stage .step h4", has_text="Hidden state").wait_for()
+    trace = translator.trace(SENTENCE, "cross.2", translator.translate([SENTENCE], beam=1)[0][0].text)
+    assert page.locator(".model-map [aria-current]").inner_text() == "Cross-attention"
+    for slug, step in (("softmax", "weights"), ("feed-forward", "feed-forward output"), ("words", "probabilities")):
+        page.locator(f'.stage nav a[href="#{slug}"]').click()
+        figure = page.locator(f".stage .numbers[data-name='{step}']")
+        figure.wait_for()
+        if figure.locator("> button").count():
+            figure.locator("> button").click()
+        rows = figure.locator("tbody tr").evaluate_all(
+            "rows => rows.map(row => [...row.querySelectorAll('td')].map(cell => +cell.textContent.replace('−', '-')))"
+        )
+        expected = trace[step][1] if step == "weights" else trace[step]
+        torch.testing.assert_close(torch.tensor(rows), expected.float(), rtol=1e-3, atol=2e-4)
+    page.locator("#live-text").fill("Thank you.")
+    page.locator(".stage .step .reading", has_text="The most probable in the row of").wait_for()
+
+
+def test_the_steps_say_what_is_changed(open_playground):
+    page = open_playground(
+        f"#text={quote(SENTENCE)}&views=calculation&layer=cross.2&head=1&calculation=scale&temperature=2&off=cross.2.1"
+    )
+    page.locator(".stage .sentence", has_text="The scores are multiplied by 0.0884.").wait_for()
+    page.locator('.stage nav a[href="#weighted-values"]').click()
+    page.locator(".stage .sentence", has_text="Switched off, so that their sums are 0: heads 1.").wait_for()
+
+
 def test_any_text_is_shown_as_text_and_cut_with_a_notice(open_playground):
     page = open_playground()
     type_text(page, " \u200b ")

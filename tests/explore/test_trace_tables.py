@@ -37,7 +37,7 @@ def test_each_step_is_explained():
     text = " ".join(drawn(regard.trace()).split())
     for step in regard.trace():
         assert step.explanation in text
-    assert "divided by √3 ≈ 1.732 it is 1" in text
+    assert "Divided by √3 ≈ 1.732 it does not depend on that" in text
 
 
 def test_a_narrow_terminal_puts_keys_below_and_counts_features():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from transformers import BertForMaskedLM
 
 import regard
 from helpers import transformers_models
@@ -46,6 +47,15 @@ def test_weights_and_hidden_states_are_those_of_transformers(tmp_path, kind, lay
         ]
         close(trace[last], hidden)
         close(trace["token embedding"], reference.get_input_embeddings().weight[IDS])
+    assert ("final output" in trace) == (layer == 1 and kind != "bert")
+    close(trace["final output" if "final output" in trace else "block output"], outputs.hidden_states[layer + 1][0])
+    assert ("probabilities" in trace) == (layer == 1 and kind != "bert")
+    if "probabilities" in trace:
+        probabilities = outputs.logits[0].softmax(-1)
+        ids = [int(label) for label in trace.steps[-1].labels[1]]
+        close(trace["probabilities"], probabilities[:, ids])
+        close(trace["logits"], outputs.logits[0][:, ids])
+        assert set(ids) == set(probabilities.topk(3).indices.flatten().tolist())
     if kind == "gpt2":
         close(trace["input"], reference.transformer.h[layer].ln_1(hidden))
     if kind in ("llama", "gemma"):
@@ -76,6 +86,15 @@ def test_a_marian_is_traced_from_its_scaled_embeddings(tmp_path, name):
     axes = {"encoder": (list("abcd"),) * 2, "decoder": (list("xyz"), list("wxy")), "cross": (list("xyz"), list("abcd"))}
     trace = trace_model_layer(load_model(tmp_path).eval(), name, (src, tgt), axes, "text")
     kind, number = name.split(".")
+    if kind == "decoder":
+        assert trace.names[-1] == "attention result"  # the cross-attention is next
+    else:
+        hidden = outputs.encoder_hidden_states if kind == "encoder" else outputs.decoder_hidden_states
+        close(trace["block output"], hidden[int(number) + 1][0])
+    assert ("probabilities" in trace) == (name == "cross.1")
+    if name == "cross.1":
+        ids = [int(label) for label in trace.steps[-1].labels[1]]
+        close(trace["probabilities"], outputs.logits[0].softmax(-1)[:, ids])
     weights = {"encoder": "encoder_attentions", "decoder": "decoder_attentions", "cross": "cross_attentions"}
     close(trace["weights"], outputs[weights[kind]][int(number)][0])
     if kind == "cross":
@@ -151,3 +170,14 @@ def test_upper_layers_name_the_origin_of_their_input():
     assert "self-attention decoder.2, after its residual connection and norm" in explanation("cross.2", "input")
     assert "output of the encoder" in explanation("cross.2", "memory")
     assert "first layer" in explanation("decoder.0", "input")
+
+
+def test_a_bert_with_a_masked_language_head_names_the_words(tmp_path):
+    reference = transformers_models.bert(BertForMaskedLM)
+    model, outputs = saved(tmp_path, reference)
+    trace = trace_forward(
+        model, "encoder", IDS, TOKENS, "", "encoder.1", lambda ids: [f"word {index}" for index in ids]
+    )
+    ids = [int(label.removeprefix("word ")) for label in trace.steps[-1].labels[1]]
+    close(trace["probabilities"], outputs.logits[0].softmax(-1)[:, ids])
+    assert (trace.layer, trace.layers) == ("encoder.1", ("encoder.0", "encoder.1"))

@@ -25,7 +25,7 @@ from regard.cli.output import open_output
 from regard.data.token_dataset import tokenize_once
 from regard.errors import InvalidFile
 from regard.explore import write_html
-from regard.explore.trace_html import write_trace_html
+from regard.explore.steps_page import write_steps_html
 from regard.models import GPT, GPTConfig, save_model
 from regard.pipelines import Translator
 from regard.pipelines.confidence import ConfidenceModel
@@ -84,7 +84,7 @@ def tokenize(folder: Path) -> None:
 FILES: dict[str, Callable[[Path], object]] = {
     "run.regard": save_recording,
     "page.html": lambda path: write_html(recorded(regard.weights(*torch.randn(2, 1, 2, 30, 8))), path),
-    "trace.html": lambda path: write_trace_html(trace(), path),
+    "steps.html": lambda path: write_steps_html(trace(), path),
     "table.csv": lambda path: save_table(LARGE, path),
     "table.parquet": lambda path: save_table(LARGE, path),
     "heads.csv": save_scores,

@@ -56,7 +56,7 @@ def steps(
     dtype: WeightsDtypeOption = "float32",
     device: DeviceOption = "cpu",
 ) -> None:
-    """Show every step of attention with its numbers, from the token embedding to the output.
+    """Show every step of attention with its numbers, from the token ids to the output of the block.
 
     Prints a table for each step. Without a text it computes attention for four words with three features each; with
     one, a layer of a model on that text.
@@ -65,7 +65,8 @@ def steps(
         regard steps "Thank you." --layer cross.0 --head 2
         regard steps "The animal didn't cross the street." --head 2 --query animal -o steps.html
 
-    A page follows one query through one head, and says how to choose others. `--json` contains all heads and queries.
+    A page follows one query through one head, in pictures, sentences and tables, and lets you choose others. `--json`
+    contains all heads and queries.
     """
     if text is None:
         reject_options(context, ("layer", "model", "dtype", "device"), "used only with a text")
@@ -77,7 +78,7 @@ def steps(
     reject_recording("text", text, "every step needs the weights of a model")
     from rich.console import Console
 
-    from regard.explore.trace_html import write_trace_html
+    from regard.explore.steps_page import write_steps_html
     from regard.explore.trace_tables import trace_table
     from regard.tracing.attention import trace as trace_example
 
@@ -89,7 +90,7 @@ def steps(
     if as_json:
         print(trace.to_json(indent=1))
     elif output is not None:
-        write_trace_html(trace, output, head=head, query=query_index)
+        write_steps_html(trace, output, head=head, query=query_index)
         print_path("Every step", output)
     else:
         Console().print(

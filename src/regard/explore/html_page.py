@@ -12,16 +12,23 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from regard.errors import InvalidType, short_repr
 from regard.explore.pack import pack
 from regard.explore.static_files import hash_of, inert_json, module_scripts, static, style_sheet
 from regard.files import atomic_write
+from regard.tracing.steps import SENTENCES
 
 if TYPE_CHECKING:
     from regard.recordings.recording import Recording
 
+_KINDS = {
+    "recording": ("index.html", "page", "main.js"),
+    "playground": ("index.html", "page", "live/main.js"),
+    "steps": ("steps.html", "steps_page", "calculation/main.js"),
+}
+"""The template, the style sheet and the main module of each kind of page."""
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -86,7 +93,12 @@ def to_html(recording: Recording, *, compare_with: Recording | None = None) -> s
 
 
 def render_html(
-    header: Mapping[str, Any], blocks: Sequence[bytes], connect: str = "'none'", *, worker: str | None = None
+    header: Mapping[str, Any],
+    blocks: Sequence[bytes],
+    connect: str = "'none'",
+    *,
+    kind: Literal["recording", "steps"] = "recording",
+    worker: str | None = None,
 ) -> str:
     """The page of metadata and blocks.
 
@@ -94,11 +106,12 @@ def render_html(
         header: What the page's main module reads.
         blocks: Bytes that it reads.
         connect: From where it may load more, a source of its Content-Security-Policy.
+        kind: What it shows: a recording, or the steps of a calculation.
         worker: The script of the worker of a playground. Only then the policy allows a worker, from the page itself,
             and that WebAssembly is compiled. Default: a page of a recording.
     """
-    entry = "main.js" if worker is None else "live/main.js"
-    style, boot, scripts = style_sheet("page"), static("boot.js"), module_scripts(entry)
+    template, sheet, entry = _KINDS[kind if worker is None else "playground"]
+    style, boot, scripts = style_sheet(sheet), static("boot.js"), module_scripts(entry)
     policy = "; ".join(
         [
             "default-src 'none'",
@@ -122,11 +135,12 @@ def render_html(
         "style": style,
         "modules": _deflated(json.dumps(scripts)),
         "recording": inert_json(header),
+        "sentences": inert_json(SENTENCES),
         "blocks": "\n".join(starmap(_block, inert.items())),
         "boot": boot,
     }
     # One pass over the template: what is put in is never looked through for places again.
-    return _PLACE.sub(lambda place: parts[place[1]], static("index.html"))
+    return _PLACE.sub(lambda place: parts[place[1]], static(template))
 
 
 @lru_cache(maxsize=2)  # a server builds its page for each request

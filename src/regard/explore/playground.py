@@ -21,6 +21,7 @@ from regard.explore.pack import score_name
 from regard.explore.page_format import byte_planes, float_array, write_block
 from regard.explore.playground_tokenizer import tokenizer_header, tokenizer_problems
 from regard.explore.static_files import module_scripts
+from regard.explore.steps_page import step_headers
 from regard.files import atomic_write
 from regard.models import GPT, Bert, Transformer
 from regard.nn.absolute_positions import AbsolutePositions, NoPositions
@@ -172,8 +173,16 @@ def pack_model(
         "example": example,
         "opening": {"layer": layer, "head": opening.head, "reason": reason},
         "has_stops": pipeline.name == Path(BUNDLED_MODEL).name,  # they speak of what this model does
+        "steps": _steps(pipeline, _beginning(example, tokenizer, 1)),
     }
     return header, write_block(_planes(model, progress))
+
+
+def _steps(pipeline: AnyPipeline, text: str) -> dict[str, list[dict[str, Any]]]:
+    """What the page says of the steps of each layer, which it computes for any text."""
+    layers = pipeline.model.attention_layers
+    target = {"target": text} if isinstance(pipeline.model, Transformer) else {}  # so that nothing is searched for
+    return {layer: step_headers(pipeline.trace(text, layer, **target)) for layer in layers}
 
 
 def _beginning(text: str, tokenizer: Tokenizer, limit: int) -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MAX_FEATURE_ROWS = 8
 """How many rows of features are shown; rows of tokens are shown all."""
 GAP = 2
-TOKEN_AXES = ("query", "key", "token")
+TOKEN_AXES = ("query", "key", "token", "word")
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class _FittedTable:
 def _number(number: float, step: str) -> str:
     if number == -float("inf"):
         return "−∞"
-    return str(int(number)) if step == "mask" else f"{number:.4f}".replace("-", "−")
+    return str(int(number)) if step in ("ids", "mask") else f"{number:.4f}".replace("-", "−")
 
 
 def _select(matrix: Tensor, rows: Sequence[int], columns: Sequence[int]) -> Tensor:

@@ -167,16 +167,17 @@ class SelfAttentionPipeline(Pipeline[SelfAttentionT]):
             layer: Name of the layer, such as ``"encoder.0"`` of a BERT or ``"decoder.0"`` of a GPT. Default: the first.
 
         Returns:
-            Trace: As from `regard.trace`, with an axis of heads. It begins with the token embeddings in the first
-            layer, in others with the output of the layer below.
+            Trace: As from `regard.trace`, with an axis of heads. It begins with the token ids in the first layer,
+            in others with the output of the layer below, and ends with the output of the block, in the last with the
+            probabilities of tokens.
 
         Raises:
             InvalidType: If the text is not a str.
             InvalidArgument: If the text is too long, or there is no such layer.
         """
         ids = self._encode_text(text)
-        tokens = self.tokenizer.convert_ids_to_tokens(ids)
-        return trace_forward(self.model, self.layer_kind, ids, tokens, text, layer)
+        names = self.tokenizer.convert_ids_to_tokens
+        return trace_forward(self.model, self.layer_kind, ids, names(ids), text, layer, names)
 
     def record_repeated_tokens(self, length: int = 50, seed: int = 0) -> Recording:
         """Record the model on random tokens followed by the same tokens, on which induction heads stand out.

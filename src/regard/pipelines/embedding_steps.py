@@ -17,7 +17,7 @@ ROWS = "token feature"
 
 
 def add_embedding(builder: TraceBuilder, model: Bert | GPT | EncoderDecoder, ids: Tensor, side: str = "src") -> str:
-    """Add the steps from token ids to the input of the first layer, and return the formula of that input.
+    """Add the token ids and the steps from them to the input of the first layer, and return the formula of that input.
 
     Args:
         builder: Collects the steps.
@@ -30,6 +30,11 @@ def add_embedding(builder: TraceBuilder, model: Bert | GPT | EncoderDecoder, ids
     positions: Positions = getattr(model, f"{side}_positions") if is_pair else model.positions
     size, features = table.weight.shape
     x = table(ids)
+    why = (
+        f"The tokenizer cuts a text into subwords, of which it knows {size:,}: a frequent word is one, a rare word "
+        "several. Each has a number, its id."
+    )
+    builder.add("ids", "the number of each subword", "token", _exact(ids[0]), why)
     why = f"The embedding table has a learned row of {features} numbers for each of {size:,} tokens."
     builder.add("token embedding", "E[token]", ROWS, _exact(x[0]), why)
     terms = ["token embedding"]

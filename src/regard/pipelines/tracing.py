@@ -13,6 +13,7 @@ from regard.checks import Checks
 from regard.models import GPT, Bert
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.nn.transformer_layer import Residual
+from regard.pipelines.block_steps import Names, add_block
 from regard.pipelines.embedding_steps import add_embedding, add_norm
 from regard.pipelines.recording import Axes, as_batch
 from regard.recordings.layer import AttentionKind
@@ -22,8 +23,19 @@ from regard.tracing.trace import Trace, TraceBuilder
 Model = Bert | GPT | EncoderDecoder
 
 
+def as_texts(ids: Sequence[int]) -> list[str]:
+    """Ids as the names of their tokens."""
+    return [*map(str, ids)]
+
+
 def trace_forward(
-    model: Bert | GPT, kind: AttentionKind, ids: Sequence[int], tokens: Sequence[str], title: str, layer: str | None
+    model: Bert | GPT,
+    kind: AttentionKind,
+    ids: Sequence[int],
+    tokens: Sequence[str],
+    title: str,
+    layer: str | None,
+    names: Names = as_texts,
 ) -> Trace:
     """Trace one layer of a model with self-attention only.
 
@@ -34,17 +46,21 @@ def trace_forward(
         tokens: Readable tokens of the text.
         title: The text.
         layer: As ``name`` of `trace_model_layer`.
+        names: As there.
     """
     axes = {kind: (tuple(tokens), tuple(tokens))}
-    return trace_model_layer(model, layer, (as_batch(model, ids),), axes, title)
+    return trace_model_layer(model, layer, (as_batch(model, ids),), axes, title, names)
 
 
-def trace_model_layer(model: Model, name: str | None, inputs: Sequence[Tensor], axes: Axes, title: str) -> Trace:
-    """Run a model on one sequence and trace one of its attention layers step by step.
+def trace_model_layer(
+    model: Model, name: str | None, inputs: Sequence[Tensor], axes: Axes, title: str, names: Names = as_texts
+) -> Trace:
+    """Run a model on one sequence and trace one of its attention layers, and what is around it, step by step.
 
-    The trace begins with the token embeddings in the first layer of an encoder or a decoder, and with the output of the
-    layer below in others. What comes before the attention is computed in the dtype of the model, the attention itself
-    in float64.
+    The trace begins with the token ids in the first layer of an encoder or a decoder, and with the output of the layer
+    below in others. It ends with the output of the block, or with that of self-attention before cross-attention; in the
+    last block with the probabilities of tokens. What comes before the attention and the logits are computed in the
+    dtype of the model, the rest in float64.
 
     Args:
         model: The model, in evaluation mode.
@@ -52,6 +68,7 @@ def trace_model_layer(model: Model, name: str | None, inputs: Sequence[Tensor], 
         inputs: Token ids (1, tokens): the arguments of the model.
         axes: Tokens of the queries and keys of each kind of layer.
         title: The text, for the title of the trace.
+        names: The tokens of some ids. Default: the ids.
 
     Raises:
         InvalidArgument: If there is no such layer, or it has too many numbers to show.
@@ -74,7 +91,7 @@ def trace_model_layer(model: Model, name: str | None, inputs: Sequence[Tensor], 
         title=f"{name}: {title}",
     )
     if residual is None:  # a recurrent decoder, whose state is the input
-        return trace
+        return replace(trace, layer=name, layers=tuple(layers))
     builder = TraceBuilder(query=query_tokens, token=key_tokens)
     ids = inputs[-1] if kind == "decoder" else inputs[0]
     explained = {
@@ -90,7 +107,10 @@ def trace_model_layer(model: Model, name: str | None, inputs: Sequence[Tensor], 
         else step
         for step in trace.steps
     ]
-    return Trace(trace.title, (*builder.steps, *steps))
+    after = TraceBuilder(query=query_tokens)
+    hidden = captured.query[0] if captured.before_norm is None else captured.before_norm
+    add_block(after, model, name, hidden, trace["output"], names)
+    return Trace(trace.title, (*builder.steps, *steps, *after.steps), name, tuple(layers))
 
 
 def _add_input_steps(

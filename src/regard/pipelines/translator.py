@@ -179,8 +179,9 @@ class Translator(Pipeline[EncoderDecoder]):
             target: As for `record`.
 
         Returns:
-            Trace: As from `regard.trace`, with an axis of heads. It begins with the token embeddings in the first
-            layer of encoder and decoder, in others with the output of the layer below.
+            Trace: As from `regard.trace`, with an axis of heads. It begins with the token ids in the first layer
+            of encoder and decoder, in others with the output of the layer below, and ends with the output of the block,
+            in the last of the decoder with the probabilities of tokens.
 
         Raises:
             InvalidType: If a text is not a str.
@@ -190,7 +191,7 @@ class Translator(Pipeline[EncoderDecoder]):
         batch = teacher_forcing_batch(self.model, source_ids, target_ids)
         axes = axis_tokens(self.model, self.tokenizer, source_ids, target_ids)
         title = self.tokenizer.decode([source_ids])[0]
-        return trace_model_layer(self.model, layer, batch, axes, title)
+        return trace_model_layer(self.model, layer, batch, axes, title, self.tokenizer.convert_ids_to_tokens)
 
     def _encode_pair(self, text: str, target: str | None) -> tuple[list[int], list[int]]:
         """Token ids of a text, and of its translation with EOS: the target, or the best of beam search."""

@@ -16,6 +16,7 @@ from regard.nn import AdditiveAttention, MultiHeadAttention, SelfAttention
 from regard.ops import AttentionOutput, attend
 from regard.ops.masks import MaskLike
 from regard.tracing.steps import (
+    SENTENCES,
     add_additive,
     add_attention,
     add_multi_head,
@@ -57,7 +58,7 @@ def trace(
 
     Returns:
         Trace: In float64. `regard.explore` shows it: ``trace_tables.trace_table`` in the terminal, and
-            ``trace_html.write_trace_html`` as a page.
+            ``steps_page.write_steps_html`` as a page.
 
     Raises:
         InvalidArgument: If shapes do not fit; every problem is in the message.
@@ -98,10 +99,8 @@ def trace(
     heads = [(weight[None], None) for weight in projections.values()]
     query, key, value = add_projections(builder, heads, [table])
     output = attend(query[None], key[None], value[None], mask=mask, scale=scale)
-    add_attention(builder, output.weights, query, key, value, split_softmax=False)
-    builder.add(
-        "output", "Σⱼ Pᵢⱼ Vⱼ", "head query dim", output.output[0], "The output is the sum of the weighted values."
-    )
+    add_attention(builder, output.weights, query, key, value)
+    builder.add("output", "Σⱼ Pᵢⱼ Vⱼ", "head query dim", output.output[0], SENTENCES["output"])
     return Trace("Scaled dot-product attention", tuple(builder.steps))
 
 

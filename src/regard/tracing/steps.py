@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from importlib.resources import files
 
 import torch
 from torch import Tensor
@@ -22,11 +24,8 @@ from regard.tracing.trace import TraceBuilder
 Projection = tuple[Tensor, Tensor | None]
 """A weight (heads, features, head_dim) and a bias (heads, head_dim)."""
 
-ROLES = {
-    "query": "The query is what a token looks for. Each of its features is a weighted sum of features of the input.",
-    "key": "The key is what a token offers to queries, with weights of its own.",
-    "value": "The value is what a token passes on to the tokens that attend to it.",
-}
+SENTENCES: dict[str, str] = json.loads((files("regard.tracing") / "sentences.json").read_text("utf-8"))
+"""What steps do and why, for the terminal and for the page."""
 
 
 def add_multi_head(
@@ -59,7 +58,8 @@ def add_multi_head(
     heads = joined.unflatten(1, by_head).transpose(0, 1)
     why = "The output of a head is the sum: close to the values of the tokens with the largest weights."
     add("sum of weighted values", f"Σⱼ Pᵢⱼ {formula}", "head query dim", heads, why)
-    add("heads joined", "the heads side by side", "query feature", joined)
+    why = "The outputs of all heads side by side are one vector for each token."
+    add("heads joined", "the heads side by side", "query feature", joined, why)
     add("W_O", "output projection", "feature feature", layer.out_proj.weight.mT)
     if layer.out_proj.bias is not None:
         add("b_O", "its bias", "feature", layer.out_proj.bias)
@@ -74,7 +74,7 @@ def add_self(builder: TraceBuilder, layer: SelfAttention, inputs: Sequence[Tenso
     projections = [(part.weight.mT[None], None) for part in (layer.query, layer.key, layer.value)]
     query, key, value = add_projections(builder, projections, [inputs[0][0]])
     add_attention(builder, output.weights, query, key, value)
-    builder.add("output", "Σⱼ Pᵢⱼ Vⱼ", "head query dim", output.output, "The output is the sum of the weighted values.")
+    builder.add("output", "Σⱼ Pᵢⱼ Vⱼ", "head query dim", output.output, SENTENCES["output"])
 
 
 def add_additive(
@@ -90,8 +90,8 @@ def add_additive(
     add("b", "its bias", "dim", layer.key_proj.bias)
     add("v", "output vector of the scoring network", "dim", layer.v)
     request = output.weights.request
-    query = add("query", "s W", "query dim", request.query[0, 0], ROLES["query"])
-    key = add("key", "h U + b", "key dim", request.key[0, 0], ROLES["key"])
+    query = add("query", "s W", "query dim", request.query[0, 0], SENTENCES["query"])
+    key = add("key", "h U + b", "key dim", request.key[0, 0], SENTENCES["key"])
     why = "Query and key are added, and tanh limits each feature to the range from −1 to 1."
     hidden = add("hidden layer", "tanh(query + key)", "query key dim", torch.tanh(query[:, None] + key), why)
     why = "The score is a weighted sum of the hidden layer, with the same learned vector v for all pairs of tokens."
@@ -127,12 +127,14 @@ def add_projections(
         if bias is not None:
             add(f"b_{letter}", "its bias", "head dim", bias)
     projected = []
-    for index, (role, why) in enumerate(ROLES.items()):
+    for index, role in enumerate(("query", "key", "value")):
         (weight, bias), used = projections[index], min(index, len(inputs) - 1)
         letter, table = "QKV"[index], inputs[used]
         formula = f"{letter} = {letters[used]} W_{letter}" + ("" if bias is None else f" + b_{letter}")
         result = table @ weight if bias is None else table @ weight + bias[:, None]
-        projected.append(add(role, formula, f"head {'query' if role == 'query' else 'key'} dim", result, why))
+        projected.append(
+            add(role, formula, f"head {'query' if role == 'query' else 'key'} dim", result, SENTENCES[role])
+        )
     return projected[0], projected[1], projected[2]
 
 
@@ -143,8 +145,6 @@ def add_attention(
     key: Tensor,
     value: Tensor,
     positions: AttentionPositions | None = None,
-    *,
-    split_softmax: bool = True,
 ) -> str:
     """Add the steps from query and key to the weighted values, and return the formula of a value.
 
@@ -155,13 +155,11 @@ def add_attention(
         key: (kv_heads, keys, head_dim).
         value: (kv_heads, keys, value_dim).
         positions: Position encoding inside the layer.
-        split_softmax: As for `add_softmax`.
     """
     add, scale = builder.add, weights.request.scale
     heads, queries, keys = weights.shape[1:]
     key, value = (part.repeat_interleave(heads // len(part), 0) for part in (key, value))
-    why = "The dot product of query and key: large if both vectors point in the same direction."
-    scores = add("scores", "S = Q Kᵀ", "head query key", query @ key.mT, why)
+    scores = add("scores", "S = Q Kᵀ", "head query key", query @ key.mT, SENTENCES["scores"])
     scaled = _add_scaled_scores(builder, scores, query.shape[2], scale)
     bias = None if positions is None else positions.score_bias()
     if positions is not None and bias is not None:
@@ -169,7 +167,7 @@ def add_attention(
         formula, why = positions.describe()
         add("position bias", formula, "head query key", added, why)
         add("biased scores", "scaled scores + B", "head query key", scaled + added)
-    shares = add_softmax(builder, weights, split=split_softmax)
+    shares = add_softmax(builder, weights)
     formula, values = "Vⱼ", value[:, None]
     if isinstance(positions, RelativePositions):
         formula, reach = "(Vⱼ + b[j − i])", positions.max_distance
@@ -177,18 +175,17 @@ def add_attention(
         vectors = positions.value_embedding[distance.clamp(-reach, reach) + reach]
         why = "A learned vector for each distance is added to the values, too."
         values = values + add("b by distance", "b[j − i], added to the values", "query key dim", vectors, why)
-    why = "Each value is multiplied by its weight: a token with weight 0 contributes nothing."
-    add("weighted values", f"Pᵢⱼ {formula}", "head query key dim", shares[..., None] * values, why)
+    weighted = shares[..., None] * values
+    add("weighted values", f"Pᵢⱼ {formula}", "head query key dim", weighted, SENTENCES["weighted values"])
     return formula
 
 
-def add_softmax(builder: TraceBuilder, weights: WeightMatrix, *, split: bool = True) -> Tensor:
+def add_softmax(builder: TraceBuilder, weights: WeightMatrix) -> Tensor:
     """Add the mask of a weight matrix with one sequence, if there is one, and the weights, and return these.
 
     Args:
         builder: Collects the steps.
         weights: The weights of one sequence.
-        split: Whether the exponentials and their sums are steps.
     """
     add, request, scores = builder.add, weights.request, weights.scores.dense()[0]
     if request.mask is not None:
@@ -201,28 +198,16 @@ def add_softmax(builder: TraceBuilder, weights: WeightMatrix, *, split: bool = T
         add("mask", "1 where the query may attend to the key", "head query key", allowed.double(), why)
         why = "A score of −∞ becomes a weight of exactly 0."
         add("masked scores", "−∞ where the mask is 0", "head query key", scores, why)
-    if split:
-        powers = exponentials(scores)
-        why = "Subtracting the largest score of the row changes no weight, and keeps the exponentials between 0 and 1."
-        add("exponentials", "E = exp(S − max S of the row)", "head query key", powers, why)
-        add("sums", "Σⱼ Eᵢⱼ", "head query", powers.sum(-1), "The sum of the exponentials of a row.")
-    formula = "P = E / Σⱼ Eᵢⱼ, the softmax of each row" if split else "P = softmax of each row"
-    why = "The weights of a query are not negative, and their sum is 1: they are shares of its attention."
-    return add("weights", formula, "head query key", weights.dense()[0], why)
-
-
-def exponentials(scores: Tensor) -> Tensor:
-    """exp(S − max S) of each row (..., keys); 0 in a row that is −∞ throughout."""
-    return (scores - scores.amax(-1, keepdim=True)).exp().nan_to_num(0.0)
+    powers = (scores - scores.amax(-1, keepdim=True)).exp().nan_to_num(0.0)  # 0 in a row that is −∞ throughout
+    add("exponentials", "E = exp(S − max S of the row)", "head query key", powers, SENTENCES["exponentials"])
+    add("sums", "Σⱼ Eᵢⱼ", "head query", powers.sum(-1), "The sum of the exponentials of a row.")
+    formula = "P = E / Σⱼ Eᵢⱼ, the softmax of each row"
+    return add("weights", formula, "head query key", weights.dense()[0], SENTENCES["weights"])
 
 
 def _add_scaled_scores(builder: TraceBuilder, scores: Tensor, dims: int, scale: float) -> Tensor:
-    root = f"1/√{dims}" if scale == dims**-0.5 else f"{scale}"
-    why = f"The scores are multiplied by {scale:g}."
-    if scale == dims**-0.5:
-        why = (
-            f"A score is a sum of {dims} products. If the factors are independent with variance 1, its variance is "
-            f"{dims}; divided by √{dims} ≈ {dims**0.5:.3f} it is 1, so that the softmax does not choose a single key "
-            "just because heads are large."
-        )
+    is_root = scale == dims**-0.5
+    root = f"1/√{dims}" if is_root else f"{scale}"
+    why = SENTENCES["scaled scores" if is_root else "other scale"]
+    why = why.format(dims=dims, root=f"{dims**0.5:.3f}", scale=f"{scale:g}")
     return builder.add("scaled scores", f"S · {root}", "head query key", scores * scale, why)

@@ -41,6 +41,8 @@ class Trace:
     Args:
         title: What was traced.
         steps: The steps in order.
+        layer: The name of the layer in its model; empty if it is in none.
+        layers: The names of all attention layers of the model.
 
     Examples:
         >>> import regard
@@ -48,12 +50,14 @@ class Trace:
         >>> trace["scaled scores"].shape
         torch.Size([1, 4, 4])
         >>> trace.names
-        ('input', 'W_Q', 'W_K', 'W_V', 'query', 'key', 'value', 'scores', 'scaled scores', 'weights', 'weighted values',
-        'output')
+        ('input', 'W_Q', 'W_K', 'W_V', 'query', 'key', 'value', 'scores', 'scaled scores', 'exponentials', 'sums',
+        'weights', 'weighted values', 'output')
     """
 
     title: str
     steps: tuple[Step, ...]
+    layer: str = ""
+    layers: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -97,6 +101,10 @@ class TraceBuilder:
     def __init__(self, **names: Sequence[str] | None) -> None:
         self.steps: list[Step] = []
         self._names = {axis: None if labels is None else tuple(map(str, labels)) for axis, labels in names.items()}
+
+    def name(self, axis: str, labels: Sequence[str]) -> None:
+        """Name the entries of an axis of the steps to come."""
+        self._names[axis] = tuple(map(str, labels))
 
     def add(self, name: str, formula: str, axes: str, value: Tensor, explanation: str = "") -> Tensor:
         """Add a step, whose axes are words separated by spaces, and return its value."""

@@ -5,6 +5,7 @@ import { inflateSync } from "node:zlib";
 import { readTensors } from "../../../src/regard/explore/static/data/page_format.js";
 import { sequenceHeader } from "../../../src/regard/explore/static/live/words.js";
 import { Pipeline } from "../../../src/regard/explore/static/model/pipeline.js";
+import { traced } from "../../../src/regard/explore/static/model/traced.js";
 import { UNCHANGED } from "../../../src/regard/explore/static/model/transformer.js";
 
 const [folder, wasm] = process.argv.slice(2);
@@ -33,7 +34,7 @@ function logitsOf({ sequences }, change) {
 
 const results = [];
 const numbers = [];
-for (const { text, beam = 1, change = {}, begins = [] } of read("requests")) {
+for (const { text, beam = 1, change = {}, begins = [], isTraced = false } of read("requests")) {
   const changes = { ...UNCHANGED, ...change };
   const result = await pipeline.run(text, { beam, change: changes, begins, pause: async () => {} });
   if (result) {
@@ -42,6 +43,11 @@ for (const { text, beam = 1, change = {}, begins = [] } of read("requests")) {
     result.headers = Object.entries(result.sequences).map(([role, ids]) =>
       sequenceHeader(header.vocabulary, ids, role),
     );
+    if (isTraced) {
+      const plain = (_, value) => (ArrayBuffer.isView(value) ? Array.from(value) : value);
+      const traces = result.layers.map(({ name }) => [name, traced(model, name, result.sequences)]);
+      result.traces = JSON.parse(JSON.stringify(Object.fromEntries(traces), plain));
+    }
     delete result.layers;
   }
   results.push(result);

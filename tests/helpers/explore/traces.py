@@ -1,8 +1,6 @@
-"""Traces of small layers and models with random weights, and a reader of the tables on their pages."""
+"""Traces of small layers and models with random weights."""
 
 from __future__ import annotations
-
-from html.parser import HTMLParser
 
 import torch
 from torch import nn
@@ -75,37 +73,3 @@ TRACES = {
     "gpt": lambda: forward("decoder", GPT(GPTConfig(30, num_layers=1, **SIZES))),
     "llama": lambda: forward("decoder", GPT(GPTConfig.llama(30, num_layers=1, **SIZES)), "decoder.0"),
 }
-
-
-class _Reader(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.tables: dict[str, list[list[list[str]]]] = {}
-        self.section, self.cell = "", None
-
-    def handle_starttag(self, tag, attrs):
-        if tag == "section":
-            self.section = dict(attrs)["id"]
-            self.tables[self.section] = []
-        elif tag == "table":
-            self.tables[self.section].append([])
-        elif tag == "tr":
-            self.tables[self.section][-1].append([])
-        elif tag in ("td", "th"):
-            self.cell = ""
-
-    def handle_endtag(self, tag):
-        if tag in ("td", "th"):
-            self.tables[self.section][-1][-1].append(self.cell)
-            self.cell = None
-
-    def handle_data(self, data):
-        if self.cell is not None:
-            self.cell += data
-
-
-def tables_of(page: str) -> dict[str, list[list[list[str]]]]:
-    """The rows of cells of each table, by section; the first row is the heading."""
-    reader = _Reader()
-    reader.feed(page[page.index("<main>") : page.index("</main>")])
-    return reader.tables

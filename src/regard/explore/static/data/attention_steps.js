@@ -5,14 +5,12 @@ import { range } from "#data/numbers.js";
 /**
  * @import { Layer, Vectors } from '#data/layer.js'
  * @typedef {{value: number, error: number}} Measured  A number, and how far it may be from the exact one.
- * @typedef {{key: number, weight: Measured, score: Measured, maxScore: number, exp: number, product: number, scaled: number,
- *   vector: Float32Array | null, value: Float32Array | null}} Row
- *   `score` is relative to the largest one, and `maxScore` is how large it can be at most. `product` and `scaled` are NaN
- *   without query and key.
- * @typedef {{source: "qk" | "products" | "weights", query: Float32Array | null, rows: Row[], isComplete: boolean, rest: number, maxScore: number, sum: number}} Steps
+ * @typedef {{key: number, weight: Measured, exp: number, product: number, scaled: number, vector: Float32Array | null, value: Float32Array | null}} Row
+ *   `product` and `scaled` are NaN without query and key, and so is `exp`, of what the score is below the largest one, if the weights are stored.
+ * @typedef {{source: "qk" | "products" | "weights", query: Float32Array | null, rows: Row[], isComplete: boolean, rest: number, sum: number}} Steps
  *   `source` is where the weights come from: query and key; or they are stored, and the products of query and key explain them in part, or not.
- *   Rows are in the order of their weights. `isComplete`: all keys have one; else `rest` is the weight of the others. `maxScore` and `sum`, of the
- *   exponentials, are those of the softmax, and NaN if the weights are stored.
+ *   Rows are in the order of their weights. `isComplete`: all keys have one; else `rest` is the weight of the others. `sum` of the exponentials
+ *   is NaN if the weights are stored.
  */
 
 /** @param {Layer} layer @param {number} head @param {number} query @returns {Steps | null} null while something is loading */
@@ -35,8 +33,6 @@ export function attentionSteps(layer, head, query) {
     return {
       key,
       weight: { value: weight, error },
-      score: { value: NaN, error: 0 },
-      maxScore: NaN,
       exp: NaN,
       product,
       scaled: scale * product,
@@ -45,8 +41,8 @@ export function attentionSteps(layer, head, query) {
     };
   });
   const source = isComputed ? "qk" : isProduct ? "products" : "weights";
-  const softmax = isComputed ? computeSoftmax(rows) : scoresFromWeights(rows);
-  return { source, query: vector, rows, isComplete: isComputed || hasAllKeys, rest: ranked.rest, ...softmax };
+  const sum = isComputed ? computeSoftmax(rows) : NaN;
+  return { source, query: vector, rows, isComplete: isComputed || hasAllKeys, rest: ranked.rest, sum };
 }
 
 /** @param {Vectors} vectors @returns {(token: number) => Float32Array} */
@@ -60,32 +56,14 @@ function visibleKeys(head, layer, query) {
   return keys.map((key) => ({ key, weight: NaN, error: 0 }));
 }
 
-/** Weights from scores. @param {Row[]} rows */
+/** Weights from scores, and the sum of the exponentials. @param {Row[]} rows */
 function computeSoftmax(rows) {
-  const maxScore = rows.reduce((largest, { scaled }) => Math.max(largest, scaled), -Infinity);
-  for (const row of rows) {
-    row.score = { value: row.scaled - maxScore, error: 0 };
-    row.exp = Math.exp(row.score.value);
-  }
+  const largest = rows.reduce((max, { scaled }) => Math.max(max, scaled), -Infinity);
+  for (const row of rows) row.exp = Math.exp(row.scaled - largest);
   const sum = rows.reduce((total, { exp }) => total + exp, 0);
   for (const row of rows) row.weight = { value: row.exp / sum, error: 0 };
   rows.sort((a, b) => b.weight.value - a.weight.value);
-  return { maxScore, sum };
-}
-
-/** Scores from weights, as far as these are known: ln w − ln max w. @param {Row[]} rows */
-function scoresFromWeights(rows) {
-  const largest = rows[0]?.weight;
-  for (const [index, row] of rows.entries()) {
-    const { value, error } = row.weight;
-    const score = Math.log(value / largest.value);
-    const high = Math.log((value + error) / Math.max(largest.value - largest.error, 0));
-    const low = Math.log(Math.max(value - error, 0) / (largest.value + largest.error));
-    const isExact = index === 0 || (error === 0 && largest.error === 0);
-    row.score = { value: score, error: isExact ? 0 : Math.max(high - score, score - low) };
-    row.maxScore = isExact ? score : high;
-  }
-  return { maxScore: NaN, sum: NaN };
+  return sum;
 }
 
 /** @param {Float32Array} a @param {Float32Array} b */

@@ -6,6 +6,7 @@ import { Sequence } from "#data/sequence.js";
 import { SHOWN } from "#data/signed_heads.js";
 
 /**
+ * @import { Trace } from '#calculation/trace.js'
  * @import { Run } from '#data/difference.js'
  * @import { LayerHeader } from '#data/layer.js'
  * @typedef {{layer: number, head: number, query: number, reason: string}} Opening  What to show first, and why.
@@ -35,6 +36,8 @@ export class Recording {
     // Of the second recording: the layer with which each layer of the first is compared, and what their texts have in common.
     this.counterparts = header.counterparts ?? [];
     this.alignments = header.alignments ?? [];
+    /** Every number of a layer and of its block, if the page can compute it. @type {((layer: Layer) => Promise<Trace>) | null} */
+    this.calculation = null;
     /** Called when something has been loaded. @type {() => void} */
     this.onUpdate = () => {};
     /** @type {Promise<void>} */

@@ -25,7 +25,7 @@ const XML = "http://www.w3.org/XML/1998/namespace";
 const EVERYWHERE = { left: -Infinity, top: -Infinity, right: Infinity, bottom: Infinity };
 const MARGIN = 12; // CSS pixels around the drawing
 const EXCLUDED =
-  ".controls, .player, .tools, .tip, .visually-hidden, select, input, textarea, details, script, style, [hidden]";
+  ".controls, .player, .tools, .turn, nav, .tip, .visually-hidden, select, input, textarea, details, script, style, [hidden]";
 const SHAPES = "path, line, rect, circle, ellipse, polyline, polygon, text, image";
 
 /** What is visible of an element, without controls. @param {HTMLElement} node @param {string} title @returns {SVGElement} */

@@ -59,7 +59,10 @@ async function run(next) {
 
 /** @param {Computed} result @param {Computed | null} changed */
 function recordingOf(result, changed) {
-  const recording = new LiveRecording(model, typed.text, changed ?? result);
+  const computed = changed ?? result;
+  const recording = new LiveRecording(model, typed.text, computed);
+  const { change } = requestOf(typed, model);
+  recording.explainBy((layer) => client.trace({ layer, sequences: computed.sequences, change }), change.off);
   if (changed) {
     const original = new LiveRecording(model, typed.text, result);
     recording.title = SIDES.changed;

@@ -1,5 +1,7 @@
 // A recording of the sentence that was typed last, which the model in the page has just computed.
 
+import { aboutScale, SENTENCES } from "#calculation/recorded.js";
+import { Trace } from "#calculation/trace.js";
 import { denseHeads, Layer } from "#data/layer.js";
 import { BlockMap } from "#data/page_format.js";
 import { Recording } from "#data/recording.js";
@@ -11,8 +13,10 @@ import { sequenceHeader } from "#live/words.js";
  * @import { Header } from '#data/recording.js'
  * @import { Sequence, SequenceHeader } from '#data/sequence.js'
  * @import { Computed, LayerNumbers, ModelHeader } from '#model/computed.js'
+ * @import { Traced } from '#model/traced.js'
+ * @import { Reply } from '#model/worker.js'
  * @typedef {ModelHeader & {name: string, vocabulary: import("#live/words.js").Vocabulary, opening: {layer: string, head: number, reason: string},
- *   scores: string[], score_names: Record<string, string | null>, example: string, beam: number, has_stops: boolean}} PlaygroundHeader  See playground.py.
+ *   scores: string[], score_names: Record<string, string | null>, steps: Record<string, import("#calculation/trace.js").StepHeader[]>, example: string, beam: number, has_stops: boolean}} PlaygroundHeader  See playground.py.
  */
 
 /** The sequences of the rows and the columns. @type {Record<string, Record<string, [string, string]>>} */
@@ -30,6 +34,26 @@ export class LiveRecording extends Recording {
       const numbers = computed.layers[index];
       return new LiveLayer(layer, sequences, numbers);
     });
+    this.playground = model;
+  }
+
+  /** Let the model say what it computed in a layer. @param {(layer: string) => Promise<Reply>} ask @param {string[]} off  Heads that are switched off. */
+  explainBy(ask, off) {
+    this.calculation = async (/** @type {Layer} */ layer) => {
+      const { tensors, words } = /** @type {Traced} */ ((await ask(layer.name)).traced);
+      const [query, key] = [layer.queries.labels, layer.keys.labels];
+      const header = {
+        title: "",
+        heads: this.playground.config.num_heads,
+        onlyHead: null,
+        isShifted: layer.querySequence !== layer.keySequence,
+        labels: { query, key, token: key, word: words.map((id) => this.playground.vocabulary.display[id]) },
+        layer: layer.name,
+        layers: this.layers.map(({ name }) => name),
+        steps: stepsOf(this.playground, layer, off).filter(({ name }) => name in tensors || name === "weighted values"),
+      };
+      return new Trace(header, tensors);
+    };
   }
 
   /** Show the difference to another recording of the same model. @param {LiveRecording} other */
@@ -42,6 +66,17 @@ export class LiveRecording extends Recording {
       words: commonRuns(sequence.words.display, other.sequences[index].words.display),
     }));
   }
+}
+
+/** What is said of the steps of a layer, in a changed model, too. @param {PlaygroundHeader} model @param {Layer} layer @param {string[]} off */
+function stepsOf({ steps, config }, layer, off) {
+  const heads = off.filter((name) => name.startsWith(`${layer.name}.`)).map((name) => name.split(".")[2]);
+  const note = heads.length ? ` Switched off, so that their sums are 0: heads ${heads.join(", ")}.` : "";
+  return steps[layer.name].map((step) => {
+    if (step.name === "scaled scores")
+      return { ...step, ...aboutScale(SENTENCES, config.head_dim, layer.header.scale) };
+    return step.name === "sum of weighted values" ? { ...step, explanation: step.explanation + note } : step;
+  });
 }
 
 /** A layer with all of its numbers. */

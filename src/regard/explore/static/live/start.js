@@ -35,7 +35,7 @@ const STOPS = [
   {
     title: "Query and key",
     text: "What “it” looks for is its query, and what a token offers is its key: both are the numbers of a token times a table W, as at stop 1. The better they agree, the larger is their product, number by number and added up: the score.",
-    address: { ...IT, unit: "tokens", views: "calculation" },
+    address: { ...IT, unit: "tokens", views: "calculation", calculation: "query" },
     see: "section:has(> #calculation)",
   },
   {

@@ -4,7 +4,7 @@ import { bytesOfBase64, inflateBase64 } from "#data/page_format.js";
 
 /**
  * @import { ModelHeader } from '#model/computed.js'
- * @import { Reply, Request } from '#model/worker.js'
+ * @import { Reply, Request, TraceRequest } from '#model/worker.js'
  */
 
 /** The bytes of an inert block. @param {Document} page @param {string} id */
@@ -47,10 +47,20 @@ export class ModelClient {
   }
 
   /** No result if another request came in the meantime. @param {Request} request @returns {Promise<Reply>} */
-  async run(request) {
+  run(request) {
+    return this.send({ request });
+  }
+
+  /** Every number of a layer. @param {TraceRequest} trace @returns {Promise<Reply>} */
+  trace(trace) {
+    return this.send({ trace });
+  }
+
+  /** @param {{request: Request} | {trace: TraceRequest}} message @returns {Promise<Reply>} */
+  async send(message) {
     const id = ++this.count;
     const reply = new Promise((resolve, reject) => this.waiting.set(id, { resolve, reject }));
-    this.worker.then((worker) => worker.postMessage({ id, request })).catch((error) => this.fail(error));
+    this.worker.then((worker) => worker.postMessage({ id, ...message })).catch((error) => this.fail(error));
     const answer = /** @type {Reply} */ (await reply);
     if (answer.error) throw new Error(answer.error);
     return answer;

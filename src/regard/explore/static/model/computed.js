@@ -40,7 +40,7 @@ export function layerNumbers(kind, tracks, { num_heads: heads, num_kv_heads: kvH
 }
 
 /** (heads, tokens, features) of a vector for each token. @param {Float32Array[]} vectors @param {number} heads */
-function byHead(vectors, heads) {
+export function byHead(vectors, heads) {
   const size = vectors[0].length / heads;
   const result = new Float32Array(vectors.length * heads * size);
   for (let head = 0; head < heads; head++) {

@@ -216,8 +216,8 @@ export class FeedForward {
     this.fc2 = matrices.linear(`${name}.fc2`);
   }
 
-  /** @param {Float32Array} x */
-  apply(x) {
+  /** The hidden units. @param {Float32Array} x */
+  units(x) {
     let hidden = this.matrices.multiply(x, this.fc1);
     if (this.gated) {
       const [both, size] = [hidden, this.fc2.inner];
@@ -229,7 +229,12 @@ export class FeedForward {
     } else {
       for (let at = 0; at < hidden.length; at++) hidden[at] = this.activation(hidden[at]);
     }
-    return this.matrices.multiply(hidden, this.fc2);
+    return hidden;
+  }
+
+  /** @param {Float32Array} x */
+  apply(x) {
+    return this.matrices.multiply(this.units(x), this.fc2);
   }
 }
 

@@ -16,7 +16,7 @@ import { Attention, FeedForward, Norm, residual, Track } from "#model/layers.js"
 export const UNCHANGED = { off: [], temperature: 1, without: [] };
 
 /** One layer of the encoder or the decoder. */
-class Layer {
+export class Layer {
   /** @param {Matrices} matrices @param {string} name @param {Config} config @param {boolean} cross @param {Places} places */
   constructor(matrices, name, config, cross, places) {
     const norm = (/** @type {string} */ part) => new Norm(matrices, `${name}.${part}_residual.norm`, config);

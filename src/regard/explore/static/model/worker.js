@@ -2,15 +2,19 @@
 
 import { inflate, readTensors } from "#data/page_format.js";
 import { Pipeline } from "#model/pipeline.js";
+import { traced } from "#model/traced.js";
 import { UNCHANGED } from "#model/transformer.js";
 
 /**
  * @import { Computed, ModelHeader } from '#model/computed.js'
+ * @import { Traced } from '#model/traced.js'
  * @import { Change } from '#model/transformer.js'
  * @typedef {{model: ModelHeader, weights: Uint8Array<ArrayBuffer>, wasm: boolean}} ModelMessage
  * @typedef {{text: string, beam: number, change: Change, begins: number[]}} Request  `begins`: with what the changed text begins.
  * @typedef {{id: number, request: Request}} RequestMessage
- * @typedef {{id: number, result?: Computed | null, changed?: Computed | null, error?: string, wasm?: boolean}} Reply
+ * @typedef {{layer: string, sequences: Record<string, number[]>, change: Change}} TraceRequest  A layer, and token ids that were read.
+ * @typedef {{id: number, trace: TraceRequest}} TraceMessage
+ * @typedef {{id: number, result?: Computed | null, changed?: Computed | null, traced?: Traced, error?: string, wasm?: boolean}} Reply
  *   No result of a text that is outdated; `changed` is null if nothing is changed.
  */
 
@@ -50,9 +54,26 @@ async function reply({ id, request }) {
   }
 }
 
-self.onmessage = async (/** @type {MessageEvent<ModelMessage | RequestMessage>} */ { data }) => {
+/** @param {TraceMessage} message @returns {Promise<Reply>} */
+async function replyTrace({ id, trace: { layer, sequences, change } }) {
+  const { model } = await pipeline;
+  try {
+    model.change(change);
+    return { id, traced: traced(model, layer, sequences) };
+  } catch (error) {
+    return { id, error: String(error) };
+  } finally {
+    model.change(UNCHANGED);
+  }
+}
+
+self.onmessage = async (/** @type {MessageEvent<ModelMessage | RequestMessage | TraceMessage>} */ { data }) => {
   if ("model" in data) {
     pipeline = inflate(data.weights).then((block) => new Pipeline(data.model, readTensors(block), data.wasm));
+    return;
+  }
+  if ("trace" in data) {
+    self.postMessage(await replyTrace(data));
     return;
   }
   latest = data.id;

@@ -1,32 +1,39 @@
-// The calculation of one query's attention in one head: from its vectors to weights and output, a table for each step.
+// The calculation of one query's attention in one head: from its vectors to weights and output, a step at a time.
 
+import { recordedTrace, SENTENCES } from "#calculation/recorded.js";
+import { Stage } from "#calculation/stage.js";
+import { DEPTHS } from "#calculation/steps.js";
 import { attentionSteps, scoreByFeature, weightedValues } from "#data/attention_steps.js";
 import { PAIR, pairCells, roundTo, WeightColumn } from "#export/csv.js";
 import { whenLoaded } from "#export/loading.js";
 import { focusedCells } from "#state/store.js";
 import { element, hint } from "#ui/elements.js";
-import { featureNode, stepNodes } from "#views/calculation_steps.js";
-import { fitTable } from "#views/calculation_table.js";
+import { themeOf } from "#ui/theme.js";
 
 /**
+ * @import { Trace } from '#calculation/trace.js'
  * @import { Measured, Steps } from '#data/attention_steps.js'
  * @import { Sequence } from '#data/sequence.js'
  * @import { Table } from '#export/csv.js'
  * @import { View, ViewDefinition } from '#ui/view.js'
- * @import { StepInputs } from '#views/calculation_steps.js'
  */
 
-const NUM_KEYS = 12; // rows of a table, unless the reader wants all
-const NUM_FEATURES = 8;
-const MANY_KEYS = 256; // of which all are listed for one query only
-const MAX_KEYS = 2048; // that are listed
+const depths = DEPTHS.map(([depth]) => depth);
 
 /** @type {ViewDefinition} */
 export default {
   name: "calculation",
   title: "Calculation",
-  help: "How a head computes the attention of one token, with its own numbers: query, products with the keys, scores, weights and output. Select a token to see its calculation.",
+  help: "How a head computes the attention of one token, with its own numbers: query, products with the keys, scores, weights and output, a step at a time. Select a token to see its calculation. Green cells are above 0, purple cells below, weights are blue. Point at a cell to see its number; the depth “Every number” lists them all.",
   unit: "token",
+  urlFields: {
+    calculationStep: { name: "calculation", initial: "", write: (slug) => slug, read: (text) => text.slice(0, 40) },
+    depth: {
+      initial: "block",
+      write: (depth) => depth,
+      read: (text) => depths.find((depth) => depth === text),
+    },
+  },
   mount: (place, view) => new CalculationView(place, view),
 };
 
@@ -35,120 +42,79 @@ class CalculationView {
   constructor(place, view) {
     this.view = view;
     this.heading = element("p", { class: "calculation-of" });
-    this.keysButton = element("button", { type: "button" });
-    this.featuresButton = element("button", { type: "button" });
-    const label = { class: "tools", role: "group", "aria-label": "How much is listed" };
-    this.stage = element("div", { class: "steps" });
-    place.append(this.heading, element("div", label, this.keysButton, this.featuresButton), this.stage);
-    this.allKeys = false;
-    this.allFeatures = false;
-    this.keysButton.addEventListener("click", () => this.toggle("allKeys"));
-    this.featuresButton.addEventListener("click", () => this.toggle("allFeatures"));
-    this.query = ""; // that is calculated: its layer, head and position
-    this.drawn = ""; // what the tables were drawn for
-    this.width = 0; // for which they were fitted
-    /** @type {StepInputs | null} */
-    this.inputs = null;
-    this.key = -1; // whose score is split
+    this.stage = new Stage((change) => this.change(change), "h4");
+    this.stage.node.addEventListener("keydown", (event) => this.stage.press(event));
+    place.append(this.heading, this.stage.node);
+    this.empty = hint("");
+    place.append(this.empty);
+    this.calculated = ""; // the layer, the head and the query of the calculation
+    /** @type {Trace | null} */
+    this.trace = null;
+    this.drawn = "";
   }
 
-  /** @param {"allKeys" | "allFeatures"} field */
-  toggle(field) {
-    this[field] = !this[field];
-    this.view.schedulePaint();
+  /** @param {import("#calculation/stage.js").Change} change */
+  change({ step, depth, query }) {
+    const { view } = this;
+    if (step) view.set({ calculationStep: step });
+    if (depth) view.set({ depth });
+    if (query !== undefined) view.set({ tokens: [{ sequence: view.layer.querySequence, index: query }] });
   }
 
   paint() {
-    const { view } = this;
-    const { layer, state } = view;
-    const place = { layer, head: state.heads[0], query: currentQuery(view) };
-    const query = [state.layer, place.head, place.query].join(" ");
-    if (query !== this.query && layer.keys.length > MANY_KEYS) this.allKeys = false;
-    const drawn = [query, state.heads.length, state.hide, state.rescale, this.allKeys, this.allFeatures].join(" ");
-    if (drawn !== this.drawn) {
-      const steps = layer.isLoaded ? attentionSteps(layer, place.head, place.query) : null;
-      this.drawn = steps ? drawn : "";
-      if (!steps) return this.stage.replaceChildren(hint("Loading …"));
-      if (query !== this.query) this.key = steps.rows[0]?.key ?? -1;
-      this.query = query;
-      this.draw(steps, place.query);
-    }
-    this.fit();
-    this.markRows();
+    const { state, recording } = this.view;
+    const [head, query] = [state.heads[0], currentQuery(this.view)];
+    if (recording.calculation) this.load(recording.calculation);
+    else this.read(head, query);
+    this.stage.node.hidden = this.trace === null;
+    this.empty.hidden = this.trace !== null;
+    const { calculationStep: step, depth, hide, rescale } = state;
+    const theme = themeOf(state);
+    const drawn = [this.calculated, head, query, step, depth, theme, hide, rescale, state.heads.length].join(" ");
+    if (!this.trace || drawn === this.drawn) return;
+    this.drawn = drawn;
+    this.draw(query);
+    const place = recording.calculation ? { head, query } : { head: 0, query: 0 };
+    this.stage.draw(this.trace, { step, depth, ...place, theme, note: "" });
   }
 
-  /** @param {Steps} steps @param {number} query */
-  draw(steps, query) {
-    const { layer, state, queries, keys, recording } = this.view;
-    const { rows } = steps;
-    const numFeatures = steps.query?.length ?? 0;
+  /** Let the page compute everything in the layer. @param {NonNullable<import("#data/recording.js").Recording["calculation"]>} calculation */
+  load(calculation) {
+    const { layer, state } = this.view;
+    const calculated = String(state.layer);
+    if (calculated === this.calculated) return;
+    Object.assign(this, { calculated, trace: null });
+    this.empty.textContent = "Loading …";
+    const show = (/** @type {Trace | null} */ trace, text = "") => {
+      if (calculated !== this.calculated) return;
+      this.trace = trace;
+      this.empty.textContent = text;
+      this.view.schedulePaint();
+    };
+    calculation(layer).then(show, (error) => show(null, `The calculation failed: ${error}`));
+  }
+
+  /** Take what the recording has of a query. @param {number} head @param {number} query */
+  read(head, query) {
+    const { layer, state, recording, queries, keys } = this.view;
+    const calculated = [state.layer, head, query].join(" ");
+    if (calculated === this.calculated && this.trace) return;
+    const steps = layer.isLoaded ? attentionSteps(layer, head, query) : null;
+    const layers = recording.layers.map(({ name }) => name);
+    const nameOf = (/** @type {number} */ key) => nameIn(keys, key);
+    const about = { layer, layers, isServed: recording.isServed, queryName: nameIn(queries, query), nameOf };
+    this.trace = steps?.rows.length ? recordedTrace(steps, about, SENTENCES) : null;
+    this.calculated = steps ? calculated : "";
+    this.empty.textContent = steps ? "Every key of this query is masked, so nothing is computed." : "Loading …";
+  }
+
+  /** @param {number} query */
+  draw(query) {
+    const { layer, state, queries } = this.view;
     const more = state.heads.length > 1 ? `, the first of the ${state.heads.length} selected heads` : "";
     const name = element("b", { dir: "auto" }, nameIn(queries, query));
     const where = ` in ${layer.name}, head ${layer.headIndices[state.heads[0]]}${more}`;
     this.heading.replaceChildren(name, where, ...hiddenNote(state));
-    const allKeys = rows.length > MAX_KEYS ? `the ${MAX_KEYS} strongest` : `all ${rows.length}`;
-    showToggle(this.keysButton, this.allKeys, rows.length > NUM_KEYS, [
-      `Show ${allKeys} keys`,
-      `Show the ${NUM_KEYS} strongest keys`,
-    ]);
-    showToggle(this.featuresButton, this.allFeatures, numFeatures > NUM_FEATURES, [
-      `Show all ${numFeatures} features`,
-      `Show ${NUM_FEATURES} features`,
-    ]);
-    this.inputs = {
-      layer,
-      isServed: recording.isServed,
-      steps,
-      drawn: rows.slice(0, this.allKeys ? MAX_KEYS : NUM_KEYS),
-      queryName: nameIn(queries, query),
-      numFeatures: this.allFeatures ? Infinity : NUM_FEATURES,
-      nameOf: (key) => nameIn(keys, key),
-      actions: {
-        point: (key) => this.point(query, key),
-        select: (key) => this.select(key),
-      },
-    };
-    const isEmpty = rows.length === 0 && steps.rest === 0;
-    const empty = hint("Every key of this query is masked, so nothing is computed.");
-    this.stage.replaceChildren(...(isEmpty ? [empty] : stepNodes(this.inputs, this.key)));
-    this.width = 0;
-  }
-
-  /** @param {number} query @param {number | null} key */
-  point(query, key) {
-    if (key !== null) this.view.set({ hover: { cell: { query, key } } });
-    else if (this.view.state.hover) this.view.set({ hover: null });
-  }
-
-  /** Split the score of a key. @param {number} key */
-  select(key) {
-    const split = this.stage.querySelector(".step:nth-child(4)");
-    this.key = key;
-    if (!this.inputs || !split || this.inputs.steps.source === "weights") return;
-    split.replaceWith(featureNode(this.inputs, key));
-    this.width = 0;
-    this.fit();
-    this.markRows();
-  }
-
-  fit() {
-    const { clientWidth } = this.stage;
-    if (clientWidth === this.width) return;
-    this.width = clientWidth;
-    for (const sheet of this.stage.querySelectorAll(".sheet"))
-      fitTable(/** @type {HTMLElement} */ (sheet), clientWidth);
-  }
-
-  /** Mark the key that is pointed at, and the one whose score is split. */
-  markRows() {
-    const { hover } = this.view.state;
-    const focused = hover?.cell && hover.cell.query === currentQuery(this.view) ? hover.cell.key : -1;
-    const isSplit = this.inputs?.steps.source !== "weights";
-    for (const row of this.stage.querySelectorAll("tr[data-key]")) {
-      const key = Number(row.getAttribute("data-key"));
-      row.classList.toggle("focused", key === focused);
-      row.querySelector("button")?.setAttribute("aria-pressed", String(isSplit && key === this.key));
-    }
   }
 
   /** All numbers: a line for each key, and one for the output. @returns {Promise<Table>} */
@@ -181,13 +147,6 @@ function hiddenNote({ hide, rescale }) {
   if (!hide.length) return [];
   const others = rescale ? "hidden, and the others rescaled, in other views" : "hidden in other views";
   return [`. This is the model’s own calculation, with all keys; some of them are ${others}.`];
-}
-
-/** @param {HTMLElement} button @param {boolean} isOn @param {boolean} isNeeded @param {[off: string, on: string]} texts */
-function showToggle(button, isOn, isNeeded, texts) {
-  button.hidden = !isNeeded;
-  button.textContent = texts[Number(isOn)];
-  button.setAttribute("aria-pressed", String(isOn));
 }
 
 /** @param {Measured} number */
