@@ -279,7 +279,7 @@ def test_padding_does_not_count(method):
 
 
 def test_nothing_of_the_size_of_the_matrix_is_computed(monkeypatch):
-    query, key = torch.randn(2, 1, 2, 3000, 16, generator=torch.Generator().manual_seed(0)).unbind()
+    query, key = torch.randn(2, 1, 2, 1000, 16, generator=torch.Generator().manual_seed(0)).unbind()
     W = weights(2 * query.requires_grad_(), key)
     exact = torch.linalg.svdvals(W.detach().dense())[..., :2]
     monkeypatch.setattr(WeightMatrix, "dense", None)
@@ -319,6 +319,30 @@ def test_what_does_not_converge_is_named_with_numbers(monkeypatch):
         W.svd(4, max_passes=2)
     with pytest.raises(InvalidArgument, match=r"max_passes: 2 eigenvalues did not converge in 2 passes"):
         W.eigenvalues(2, max_passes=2)
+
+
+def test_a_vector_has_a_gradient_where_its_own_value_has_a_gap(method):
+    random = torch.Generator().manual_seed(0)
+    scores = torch.full((N, N), -60.0, dtype=torch.float64)
+    scores[:16, 0] = 0.0  # the first singular value is 4
+    scores[16:32, 16:32] = scores[32:, 32:] = torch.randn(16, 16, generator=random, dtype=torch.float64)
+    scores.requires_grad_()
+    W = weights(scores[None, None], torch.eye(N, dtype=torch.float64)[None, None], scale=1.0)
+    x = torch.randn(N, generator=random, dtype=torch.float64)
+    P, vector = W.dense()[0, 0], torch.ones(N, dtype=torch.float64)
+    for _ in range(30):  # power iteration: torch's gradient is NaN where other values are equal
+        vector = P.mT @ (P @ vector)
+        vector = vector / vector.norm()
+    results = W.svd(2).V[0, 0, :, 0] @ x, vector @ x
+    torch.testing.assert_close(*(torch.autograd.grad(each.square(), scores, retain_graph=True) for each in results))
+
+
+def test_functional_gradients():
+    W, (query, key) = matrix(batch=1)
+    (expected,) = torch.autograd.grad(torch.linalg.svdvals(W.dense())[..., :2].sum(), query)
+    query, key = query.detach(), key.detach()
+    actual = torch.func.grad(lambda query: weights(query, key).singular_values(2).sum())(query)
+    torch.testing.assert_close(actual, expected)
 
 
 def test_a_gap_that_is_too_small_for_a_gradient_is_named(method):

@@ -79,19 +79,20 @@ def golub_kahan(matrix: Any, k: int, budget: Budget) -> Triplets:
     block = _random_block(matrix, max(2 * k, BLOCK))
     left, right = block.new_empty(*matrix.shape[:3], 0), block
     projected = block.new_empty(*matrix.shape[:2], 0, 0)
-    worst = torch.inf
-    for _ in range(budget.max_passes // 2):
+    worst, checked, passes = torch.inf, 0, budget.max_passes // 2
+    for number in range(1, passes + 1):
         new_left, column, corner = _extend(left, check_finite(matrix @ block))
-        zeros = block.new_zeros(*matrix.shape[:2], corner.shape[-2], projected.shape[-1])
-        projected = _bordered(projected, zeros, torch.cat([column, corner], -2))
+        below = block.new_zeros(*matrix.shape[:2], corner.shape[-2], projected.shape[-1])
+        projected = _bordered(projected, below, torch.cat([column, corner], -2))
         left = torch.cat([left, new_left], -1)
         block, _, outside = _extend(right, check_finite(matrix.mT @ new_left))
-        p, s, qh = torch.linalg.svd(projected)
-        residuals = (outside @ p[..., -new_left.shape[-1] :, :k]).norm(dim=-2)
-        worst = relative(residuals, s[..., :1])
-        if worst <= budget.tol:
-            following = pad(s, (0, 1))[..., k : k + 1]
-            return Triplets(left @ p[..., :k], s[..., :k], right @ qh.mT[..., :k], residuals, following)
+        if _is_due(right, checked) or number == passes:
+            p, s, qh = torch.linalg.svd(projected)
+            residuals = (outside @ p[..., -new_left.shape[-1] :, :k]).norm(dim=-2)
+            worst, checked = relative(residuals, s[..., :1]), right.shape[-1]
+            if worst <= budget.tol:
+                following = pad(s, (0, 1))[..., k : k + 1]
+                return Triplets(left @ p[..., :k], s[..., :k], right @ qh.mT[..., :k], residuals, following)
         right = torch.cat([right, block], -1)
     raise not_converged(f"{k} singular values", worst, budget)
 
@@ -138,15 +139,25 @@ def check_finite(numbers: Tensor) -> Tensor:
 
 
 def krylov(product: Callable[[Tensor], Tensor], block: Tensor, passes: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """After each product of a block: product(basis) = basis @ projected + new @ outside, with a new last block."""
-    basis, projected = block, block.new_empty(*block.shape[:2], 0, 0)
+    """Now and then after a pass: product(basis) = basis @ projected + new @ outside, with a new last block."""
+    basis, projected, checked = block, block.new_empty(*block.shape[:2], 0, 0), 0
     lower = block.new_empty(*block.shape[:2], block.shape[-1], 0)
-    for _ in range(passes):
+    for number in range(1, passes + 1):
         new, column, outside = _extend(basis, check_finite(product(block)))
         below = pad(lower, (projected.shape[-1] - lower.shape[-1], 0))
         projected, lower = _bordered(projected, below, column), outside
-        yield basis, projected, outside
+        if _is_due(basis, checked) or number == passes:
+            yield basis, projected, outside
+            checked = basis.shape[-1]
         basis, block = torch.cat([basis, new], -1), new
+
+
+def _is_due(basis: Tensor, checked: int) -> bool:
+    """Whether to decompose the small matrix again: in each pass, it would take longer than the passes.
+
+    Also where the basis fills its space.
+    """
+    return basis.shape[-1] >= 1.2 * checked or basis.shape[-1] == basis.shape[-2]
 
 
 def _extend(basis: Tensor, block: Tensor) -> tuple[Tensor, Tensor, Tensor]:

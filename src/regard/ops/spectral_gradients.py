@@ -31,18 +31,19 @@ class Resolvent:
         minus, plus = s[..., None, :] - known[..., None], s[..., None, :] + known[..., None]
         itself = torch.eye(*minus.shape[-2:], dtype=torch.bool, device=s.device)
         minus = minus.masked_fill(itself, torch.inf)
-        self._check_gaps(s, torch.cat([minus, (s - following)[..., None, :], 2 * s[..., None, :]], -2))
+        size = torch.cat([of_u, of_v], -2).norm(dim=-2)
+        self._check_gaps(s, torch.cat([minus, (s - following)[..., None, :], 2 * s[..., None, :]], -2), size > 0)
+        minus, plus = (gap.masked_fill(gap == 0, torch.inf) for gap in (minus, plus))  # of vectors without gradient
         of_sum, of_difference = (half_u + half_v) / minus, (half_u - half_v) / plus
         rest = torch.cat([of_u - 2 * u @ half_u, of_v - 2 * v @ half_v], -2)
-        size = torch.cat([of_u, of_v], -2).norm(dim=-2)
         rest = self._solve_outside(s, rest, size)
         inside = torch.cat([u @ (of_sum + of_difference), v @ (of_sum - of_difference)], -2)
         first, second = (inside + rest).split([u.shape[-2], v.shape[-2]], -2)
         return first, second
 
-    def _check_gaps(self, s: Tensor, gaps: Tensor) -> None:
-        """Each singular vector needs a gap to all other singular values, and to 0, which is half of that to −σ."""
-        least = gaps.abs().amin(-2)
+    def _check_gaps(self, s: Tensor, gaps: Tensor, is_used: Tensor) -> None:
+        """Each vector that is used needs a gap to all other singular values, and to 0, which is half of that to −σ."""
+        least = gaps.abs().amin(-2).where(is_used, torch.inf)
         limit = torch.finfo(s.dtype).eps ** 0.5 * self.known.s[..., :1]
         if (least <= limit).any():
             place = tuple((least <= limit).nonzero()[0].tolist())
