@@ -163,6 +163,8 @@ def test_eigenvalues_of_a_triangular_matrix_are_its_diagonal(mask):
     in_degree = W.laplacian("in_degree")
     exact = torch.linalg.eigvals(in_degree.dense()).abs().sort(-1, descending=True).values
     torch.testing.assert_close(in_degree.eigenvalues(5).real, exact[..., :5])
+    torch.testing.assert_close(W.mT.eigenvalues(N), values)
+    torch.testing.assert_close(W.mT.diagonal(2, -2, -1), W.dense().mT.diagonal(2, -2, -1))
     assert not W.at(queries=[*reversed(range(N))]).is_triangular
     assert not W.symmetric_part.is_triangular
 

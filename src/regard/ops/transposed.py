@@ -115,6 +115,12 @@ class Transposed(MatrixParts):
         """The transpose of the matrix's `detach`."""
         return self.mT.detach().mT
 
+    def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+        """A diagonal, as ``dense().diagonal``; between keys and queries it computes only these cells."""
+        if {dim1, dim2} not in ROWS_AND_COLUMNS:
+            return self.dense_for("diagonal").diagonal(offset, dim1, dim2)
+        return self.mT.diagonal(-offset, dim1, dim2)
+
     def in_dtype_of_sums(self) -> Transposed:
         return self.mT.in_dtype_of_sums().mT
 
