@@ -70,7 +70,7 @@ def gradients(loss, leaves):
 
 @pytest.mark.parametrize("case", CASES)
 def test_singular_vectors(case, method):
-    W, _ = matrix(**CASES[case])
+    W, _ = matrix(**{**CASES[case], "batch": 4})
     with torch.no_grad():
         U, S, V, residuals = W.svd(4, tol=1e-6)
         dense = W.dense()
@@ -84,7 +84,7 @@ def test_singular_vectors(case, method):
 
 @pytest.mark.parametrize("case", ["full", "causal", "window", "wide", "tall"])
 def test_gradients_of_singular_vectors(case, method):
-    W, leaves = matrix(**CASES[case])
+    W, leaves = matrix(**CASES[case], batch=4)
     rows, columns = W.shape[2:]
     a, b = torch.randn(rows, 1, dtype=torch.float64), torch.randn(columns, 1, dtype=torch.float64)
 

@@ -161,9 +161,13 @@ def _is_due(basis: Tensor, checked: int) -> bool:
 
 
 def _extend(basis: Tensor, block: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Orthonormal `new` with block = basis @ column + new @ corner; the second round removes what rounding left."""
+    """Orthonormal `new` with block = basis @ column + new @ corner.
+
+    The second round removes what rounding left. Where the block has a lower rank, the factorization adds directions
+    that may lie near the basis: the third removes what rounding left of these.
+    """
     column, corner = 0.0, None
-    for _ in range(2):
+    for _ in range(3):
         inside = basis.mT @ block
         new, triangle = _orthonormal(block - basis @ inside, basis.shape[-2] - basis.shape[-1])
         column = inside if corner is None else column + inside @ corner
