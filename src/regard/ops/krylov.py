@@ -124,7 +124,7 @@ def _random_block(matrix: Any, size: int) -> Tensor:
     batch, heads, _, columns = matrix.shape
     generator = torch.Generator().manual_seed(0)
     block = torch.randn(columns, min(size, columns), generator=generator, dtype=torch.float64)
-    return torch.linalg.qr(block)[0].to(matrix.device, matrix.dtype).expand(batch, heads, -1, -1)
+    return torch.linalg.qr(block)[0].to(matrix.dtype).to(matrix.device).expand(batch, heads, -1, -1)
 
 
 def check_finite(numbers: Tensor) -> Tensor:
