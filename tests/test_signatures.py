@@ -124,7 +124,14 @@ def call_ops():
         W.columns(2),
         W.columns([1, 6]),
         W.columns(slice(None)),
+        W.svd(2),
+        W.singular_values(),
+        W.effective_rank(),
+        W.mT.spectral_entropy(2),
     )
+    square = weights(query, query, mask=Causal())
+    square.eig(2), square.eigenvalues(2), square.spectral_gap(), square.laplacian().dense()
+    square.laplacian("normalized").eigenvalues(2, largest=False).sum().backward()
     GradientMatrix.of(query, torch.randn(BATCH, 1, KEYS, HEAD_DIM)).sum(-1)
     groups = GroupPool(torch.arange(QUERIES) // 2, torch.arange(KEYS) // 3)
     divergence = KLDivergence(weights(query * 2, key, score=ScaledDotProduct() + Bias(torch.ones(KEYS))))
@@ -203,7 +210,12 @@ def call_nn():
     nn.SelfAttention2d(8)(torch.randn(2, 8, 3, 4))
     nn.SelfAttention(16)(x, mask=Causal()).output.sum().backward()
     W = attention()(x).weights
-    nn.entropy_loss(W, floor=1.0), nn.coverage_loss(W, row_weights=torch.ones(QUERIES)), nn.kl_divergence_loss(W, W)
+    (
+        nn.entropy_loss(W, floor=1.0),
+        nn.spectral_entropy_loss(W, floor=1.0),
+        nn.coverage_loss(W, row_weights=torch.ones(QUERIES)),
+        nn.kl_divergence_loss(W, W),
+    )
     nn.alignment_loss(W, torch.zeros(BATCH, QUERIES, dtype=torch.int64))
     nn.SinusoidalPositions(16)(x, offset=600)
     nn.NoPositions()(x)

@@ -43,6 +43,15 @@ def test_a_node_without_outgoing_edges_restarts():
     np.testing.assert_allclose(pagerank(W, tol=1e-12)[0, 0], expected / expected.sum(), atol=1e-9)
 
 
+def test_without_jumps_it_is_the_stationary_distribution():
+    W = matrix(batch=2, heads=3)
+    actual = pagerank(W, damping=1, tol=1e-12)
+    torch.testing.assert_close((W.mT @ actual[..., None])[..., 0], actual, atol=1e-11, rtol=0)
+    torch.testing.assert_close(actual.sum(-1), torch.ones(2, 3, dtype=torch.float64))
+    first = pagerank(matrix(Causal()), damping=1, tol=1e-12, max_iter=5000)[0, 0]
+    torch.testing.assert_close(first, torch.eye(9, dtype=torch.float64)[0], atol=1e-9, rtol=0)
+
+
 def test_a_sparse_matrix_reports_what_it_leaves_out(monkeypatch):
     blocks = WeightMatrix.query_blocks
     monkeypatch.setattr(WeightMatrix, "query_blocks", lambda W: blocks(W, 20))  # two rows at a time
@@ -68,8 +77,8 @@ def test_invalid_graphs_are_refused():
         to_networkx(W.at(heads=0), tokens=["a", "b"])
     with pytest.raises(InvalidArgument, match="pagerank: expected as many queries as keys, got 3 and 9"):
         pagerank(W.at(queries=slice(3)))
-    with pytest.raises(InvalidArgument, match="damping: expected a probability from 0 to below 1, got 1"):
-        pagerank(W, damping=1)
+    with pytest.raises(InvalidArgument, match=r"damping: expected a probability from 0 to 1, got 1\.5"):
+        pagerank(W, damping=1.5)
     with pytest.raises(InvalidArgument, match="PageRank did not converge in 2 iterations"):
         pagerank(W, tol=1e-15, max_iter=2)
     with pytest.raises(InvalidType, match="pagerank: expected a weight matrix, got Tensor"):

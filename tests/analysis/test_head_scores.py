@@ -10,7 +10,7 @@ from torch import Tensor
 
 import regard
 from helpers import transformers_models
-from regard.analysis import HEAD_SCORES, as_score_tensors, head_scores, rank_heads
+from regard.analysis import HEAD_SCORES, SPECTRAL_SCORES, as_score_tensors, head_scores, rank_heads
 from regard.analysis.head_scores import HeadScoreAccumulator
 from regard.errors import InvalidArgument, InvalidType
 from regard.recordings import Layer, Recording
@@ -87,6 +87,8 @@ def test_scores_of_cross_attention():
     actual = head_scores(cross)
     available = {name for name in HEAD_SCORES if not math.isnan(actual[name][0])}
     assert available == {"first_token", "separator", "entropy"}
+    spectral = head_scores(cross, spectral=True)
+    assert {name for name in SPECTRAL_SCORES if not math.isnan(spectral[name][0])} == {"effective_rank"}
     assert actual["separator"] == pytest.approx(weights.dense()[0, ..., 4].mean(1).tolist(), abs=1e-6)
 
 
@@ -108,6 +110,24 @@ def test_repeated_tokens_replace_the_scores_of_repetition():
     for name in ("duplicate_token", "induction"):
         assert scores[name] == alone[name] != head_scores(text)[name]
     assert scores["entropy"] == head_scores(text)["entropy"]
+
+
+def test_spectral_scores_are_means_over_sequences():
+    texts = [recording("a b a b a", seed=1), recording("c d e c d f g", seed=2)]
+    scores = head_scores(texts, spectral=True)
+    assert list(scores) == ["layer", "kind", "head", *HEAD_SCORES, *SPECTRAL_SCORES]
+    dense = [text.layers[0].weights.dense()[0].double() for text in texts]
+    values = [torch.linalg.svdvals(P) for P in dense]
+    ranks = [torch.special.entr(s / s.sum(-1, keepdim=True)).sum(-1).exp() for s in values]
+    assert scores["effective_rank"] == pytest.approx(torch.stack(ranks).mean(0).tolist(), abs=1e-5)
+    asymmetry = [((P - P.mT) / 2).norm(dim=(1, 2)) / P.norm(dim=(1, 2)) for P in dense]
+    for text, expected in zip(texts, asymmetry, strict=True):
+        alone = head_scores(text, spectral=True)
+        parts = (torch.tensor(alone[name]) for name in ("hodge_gradient", "hodge_curl"))
+        torch.testing.assert_close(torch.hypot(*parts).double(), expected, atol=1e-5, rtol=0)
+    assert as_score_tensors(scores)["hodge_curl"].shape == (1, 3)
+    strongest = rank_heads(scores, "effective_rank")[0]
+    assert scores["effective_rank"][strongest] == max(scores["effective_rank"])
 
 
 def test_heads_are_ranked_by_a_score():

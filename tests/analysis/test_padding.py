@@ -273,9 +273,10 @@ ANALYSES = {
     analysis.pagerank: lambda text: _matrices(
         lambda layer, tokens: analysis.pagerank(layer.weights)[:, :, tokens], text
     ),
+    analysis.hodge: lambda text: _matrices(lambda layer, _: torch.stack(analysis.hodge(layer.weights)), text),
     analysis.to_csr: _sparse,
     analysis.to_networkx: _graph,
-    analysis.head_scores: lambda text: analysis.head_scores(text.recording),
+    analysis.head_scores: lambda text: analysis.head_scores(text.recording, spectral=True),
     analysis.plot_weights: _images,
     analysis.rollout: lambda text: [
         *_rollouts(analysis.rollout, text),

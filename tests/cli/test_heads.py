@@ -88,8 +88,11 @@ def test_a_translator_and_the_minilm(regard):
     assert "note" not in result.err
     message = "not measured, because the tokens that they need do not occur: duplicate_token, induction"
     assert message in regard("heads", "Thank you.").err
-    result = regard("heads", "A cat. A dog.", "--model", "minilm", "--sort-by", "separator")
-    assert result.code == 0, result.err
+    for score in ("separator", "effective_rank"):
+        result = regard("heads", "A cat. A dog.", "--model", "minilm", "--sort-by", score)
+        assert result.code == 0, result.err
+        assert ("curl" in result.out.splitlines()[0]) == (score == "effective_rank")
+        assert "…" not in result.out
 
 
 @pytest.mark.parametrize(

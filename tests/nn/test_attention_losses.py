@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from regard.errors import InvalidArgument, InvalidType
-from regard.nn import alignment_loss, coverage_loss, entropy_loss, kl_divergence_loss
-from regard.ops import weights
+from regard.nn import alignment_loss, coverage_loss, entropy_loss, kl_divergence_loss, spectral_entropy_loss
+from regard.ops import WeightMatrix, weights
 from regard.ops.masks import Causal, Padding, Window
 from regard.ops.scores import Alibi, ScaledDotProduct, Sinks
 
@@ -44,6 +44,23 @@ def test_entropy(mask, row_weights):
     actual = entropy_loss(W, floor=0.9, ceiling=1.2, row_weights=row_weights)
     same(actual, (outside * counted).sum() / counted.sum(), leaves)
     assert entropy_loss(W, floor=0.0, ceiling=3.0) == 0
+
+
+@pytest.mark.parametrize("k", [None, 3])
+def test_spectral_entropy(k):
+    W, leaves = matrix(mask=Padding(LENGTHS))
+    valid = torch.arange(7) < torch.tensor([[7], [5]])
+    whole = WeightMatrix(W.request, valid)
+    values = torch.linalg.svdvals(W.dense() * valid[:, None, :, None])[..., :k]
+    shares = values / values.sum(-1, keepdim=True)
+    entropy = -(shares * logs(shares)).sum(-1)
+    middle = float(entropy.detach().mean())
+    for bounds in ({"floor": middle}, {"ceiling": middle}, {"floor": middle - 0.1, "ceiling": middle + 0.1}):
+        low, high = bounds.get("floor", -1.0), bounds.get("ceiling", 9.0)
+        outside = (low - entropy).clamp(min=0) + (entropy - high).clamp(min=0)
+        same(spectral_entropy_loss(whole, k=k, **bounds), outside.mean(), leaves)
+    with pytest.raises(InvalidArgument, match="floor, ceiling: expected at least one of them"):
+        spectral_entropy_loss(W)
 
 
 @pytest.mark.parametrize("row_weights", [None, ROWS])

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from regard.analysis.alignment import Alignment, align, mutual_information
 from regard.analysis.graph import SparseWeights, pagerank, to_csr, to_networkx
-from regard.analysis.head_scores import HEAD_SCORES, SEPARATOR_TOKENS, as_score_tensors, head_scores, rank_heads
+from regard.analysis.head_scores import (
+    HEAD_SCORES,
+    SEPARATOR_TOKENS,
+    SPECTRAL_SCORES,
+    as_score_tensors,
+    head_scores,
+    rank_heads,
+)
+from regard.analysis.hodge import HodgeParts, hodge
 from regard.analysis.plots import plot_head_scores, plot_weights
 from regard.analysis.relevance import relevance
 from regard.analysis.rollout import flow, rollout
@@ -16,7 +24,9 @@ from regard.analysis.word_weights import WordWeights, word_weights
 __all__ = [
     "HEAD_SCORES",
     "SEPARATOR_TOKENS",
+    "SPECTRAL_SCORES",
     "Alignment",
+    "HodgeParts",
     "SparseWeights",
     "WeightedValues",
     "WordWeights",
@@ -25,6 +35,7 @@ __all__ = [
     "edge_table",
     "flow",
     "head_scores",
+    "hodge",
     "mutual_information",
     "pagerank",
     "plot_head_scores",

@@ -22,9 +22,12 @@ def pagerank(
 
     x = d · Wᵀx + (1 − d) / n; the mass on a row without keys is spread over all n tokens. Padding is not a token.
 
+    With d = 1 it is the stationary distribution of the weights themselves, x = Wᵀx, from an even start. The iteration
+    then converges like the second largest eigenvalue to the power of its steps (`WeightMatrix.spectral_gap`).
+
     Args:
         weights: Self-attention, (batch, heads, tokens, tokens).
-        damping: d, the probability of following attention, from 0 to below 1.
+        damping: d, the probability of following attention, from 0 to 1.
         tol: The iteration stops when the mean change of x is at most tol / tokens.
         max_iter: Largest number of iterations.
 
@@ -47,9 +50,9 @@ def pagerank(
         >>> regard.analysis.pagerank(W)[0, 0].argmax()
         tensor(0)
     """
-    _check_square(weights, "pagerank")
-    if not 0 <= damping < 1:
-        raise InvalidArgument(f"damping: expected a probability from 0 to below 1, got {damping}")
+    check_square(weights, "pagerank")
+    if not 0 <= damping <= 1:
+        raise InvalidArgument(f"damping: expected a probability from 0 to 1, got {damping}")
     weights = weights.detach()
     valid = valid_queries(weights, is_self=True)
     shares = (valid / valid.sum(1, keepdim=True).clamp(min=1)).to(weights.dtype)[:, None, :, None]
@@ -133,7 +136,7 @@ def to_networkx(weights: WeightMatrix, threshold: float = 0.01, tokens: Sequence
         ([(0, 0, 1.0), (1, 0, 0.5), (1, 1, 0.5)], 'cat')
     """
     networkx = require("networkx", extra="graph", needed_by="to_networkx")
-    _check_square(weights, "to_networkx")
+    check_square(weights, "to_networkx")
     if tokens is not None and len(tokens) != weights.shape[2]:
         raise InvalidArgument(f"tokens: expected a name for each of {weights.shape[2]} tokens, got {len(tokens)}")
     graph, node = networkx.DiGraph(), 0
@@ -169,7 +172,13 @@ def _edges_above(
         yield (rows + part.start).cpu(), keys.cpu(), block[keep].cpu(), dropped.cpu()
 
 
-def _check_square(weights: WeightMatrix, name: str) -> None:
+def check_square(weights: WeightMatrix, name: str) -> None:
+    """Check that a function, named so in errors, got weights of self-attention.
+
+    Raises:
+        InvalidType: If it is not a weight matrix.
+        InvalidArgument: If it is not square.
+    """
     if not isinstance(weights, WeightMatrix):
         raise InvalidType(f"{name}: expected a weight matrix, got {type(weights).__name__}")
     if weights.shape[2] != weights.shape[3]:

@@ -12,7 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.analysis.padding import valid_keys, valid_queries
+from regard.analysis.hodge import hodge
+from regard.analysis.padding import know_padding, valid_keys, valid_queries
 from regard.analysis.tables import Columns
 from regard.errors import InvalidArgument, InvalidType, short_repr
 from regard.ops import WeightMatrix
@@ -34,6 +35,12 @@ HEAD_SCORES = (
 )
 """The scores of `head_scores`."""
 
+SPECTRAL_SCORES = ("effective_rank", "hodge_gradient", "hodge_curl")
+"""The scores that `head_scores` adds with ``spectral=True``."""
+
+RANK_VALUES = 16
+"""Singular values of which the effective rank of a head is taken."""
+
 SEPARATOR_TOKENS = ("[SEP]", "</s>", "<sep>", "<eos>", "<|endoftext|>", "<|eot_id|>", "<|im_end|>", "<end_of_turn>")
 """How tokenizers write the tokens that end or separate texts."""
 
@@ -49,6 +56,7 @@ def head_scores(
     separator_tokens: Collection[Hashable] = SEPARATOR_TOKENS,
     tokenizer: Any = None,
     repeated_tokens: Recording | None = None,
+    spectral: bool = False,
 ) -> Columns:
     """Where the attention of each head goes: means over all rows that are not padding, of one recording or several.
 
@@ -68,7 +76,16 @@ def head_scores(
     ``mean_distance``
         The mean distance to the keys, in tokens.
 
-    Cross-attention has only ``first_token``, ``separator`` and ``entropy``. Scores without any row are NaN.
+    With `spectral` also, as means over sequences:
+
+    ``effective_rank``
+        The effective rank of the 16 largest singular values (`WeightMatrix.effective_rank`): near 1 where all rows are
+        alike.
+    ``hodge_gradient``, ``hodge_curl``
+        How much of the attention is a hierarchy of tokens, and how much goes around in circles (`hodge`).
+
+    Cross-attention has only ``first_token``, ``separator``, ``entropy`` and ``effective_rank``. Scores without any row
+    are NaN.
 
     Args:
         recordings: Of one model. ``duplicate_token`` and ``induction`` mean most on random tokens that occur twice
@@ -82,6 +99,7 @@ def head_scores(
             and so are the ids of all separators. Its other special tokens, such as ``[CLS]``, are not.
         repeated_tokens: A recording of repeated random tokens, as pipelines' `record_repeated_tokens` makes it, from
             which ``duplicate_token`` and ``induction`` are computed. Default: from `recordings`.
+        spectral: Whether to add the scores of `SPECTRAL_SCORES`, which take several more passes.
 
     Returns:
         Columns by name, for ``pandas.DataFrame``: ``layer``, ``kind``, ``head`` (its index in the model), and the
@@ -93,7 +111,7 @@ def head_scores(
             as keys.
 
     Memory:
-        O(tokens), in one pass over the weights of each layer.
+        O(tokens), in one pass over the weights of each layer, or more with `spectral`.
 
     Reference:
         Clark et al. 2019, "What Does BERT Look At?"; Olsson et al. 2022, "In-context Learning and Induction Heads".
@@ -110,7 +128,7 @@ def head_scores(
         if not hasattr(tokenizer, "all_special_ids"):
             raise InvalidType(f"tokenizer: expected one of transformers, got {type(tokenizer).__name__}")
         separator_tokens = _with_separators_of(tokenizer, separator_tokens)
-    sums = HeadScoreAccumulator(separator_tokens)
+    sums = HeadScoreAccumulator(separator_tokens, spectral=spectral)
     of_encoder, of_decoder = _as_token_lists("tokens", tokens), _as_token_lists("target_tokens", target_tokens)
     models = set()
     if not isinstance(recordings, (Recording, Iterable)):
@@ -175,7 +193,8 @@ def as_score_tensors(scores: Columns) -> dict[str, Float[Tensor, "layers heads"]
     """
     rows = {name: row for row, name in enumerate(dict.fromkeys(scores["layer"]))}
     width = max((scores["layer"].count(name) for name in rows), default=0)
-    tensors = {name: torch.full((len(rows), width), math.nan) for name in HEAD_SCORES}
+    names = [name for name in (*HEAD_SCORES, *SPECTRAL_SCORES) if name in scores]
+    tensors = {name: torch.full((len(rows), width), math.nan) for name in names}
     columns: Counter[str] = Counter()
     for number, layer in enumerate(scores["layer"]):
         for name, tensor in tensors.items():
@@ -220,11 +239,12 @@ class HeadScoreAccumulator:
 
     Args:
         separator_tokens: The tokens that end or separate texts.
+        spectral: Whether to compute `SPECTRAL_SCORES`, too.
     """
 
-    def __init__(self, separator_tokens: Collection[Hashable] = SEPARATOR_TOKENS) -> None:
+    def __init__(self, separator_tokens: Collection[Hashable] = SEPARATOR_TOKENS, *, spectral: bool = False) -> None:
         _check_separators(separator_tokens)
-        self.separator_tokens = separator_tokens
+        self.separator_tokens, self.spectral = separator_tokens, spectral
         self._sums: dict[tuple[str, AttentionKind, tuple[int, ...]], dict[str, tuple[Tensor, int]]] = {}
 
     def add(
@@ -269,17 +289,21 @@ class HeadScoreAccumulator:
             total, count = sums.get(score, (0.0, 0))
             added = (results[score] * rows[:, None]).cpu().sum((0, 2), dtype=torch.float64)  # MPS has no float64
             sums[score] = total + added, count + int(rows.sum())
+        for score, values in _spectral_scores(kind, weights).items() if self.spectral else ():
+            total, count = sums.get(score, (0.0, 0))
+            sums[score] = total + values.cpu().sum(0, dtype=torch.float64), count + batch
         return {name: results[name] for name in extra}
 
     def means(self) -> Columns:
         """The scores by name, a row for each head."""
-        columns: Columns = {"layer": [], "kind": [], "head": [], **{score: [] for score in HEAD_SCORES}}
+        names = (*HEAD_SCORES, *SPECTRAL_SCORES) if self.spectral else HEAD_SCORES
+        columns: Columns = {"layer": [], "kind": [], "head": [], **{score: [] for score in names}}
         for (name, kind, head_indices), sums in self._sums.items():
             heads = len(head_indices)
             columns["layer"] += [name] * heads
             columns["kind"] += [kind] * heads
             columns["head"] += head_indices
-            for score in HEAD_SCORES:
+            for score in names:
                 total, count = sums.get(score, (torch.zeros(heads), 0))
                 columns[score] += (total / count).tolist() if count else [math.nan] * heads
         return columns
@@ -319,6 +343,16 @@ class HeadScoreAccumulator:
             rows["duplicate_token"] = has_id & ((earlier if is_causal else others)[:, column] > 0)
             rows["induction"] = has_id & ((earlier if is_causal else followed)[:, column] > 0)
         return measures, rows
+
+
+def _spectral_scores(kind: AttentionKind, weights: WeightMatrix) -> dict[str, Tensor]:
+    """`SPECTRAL_SCORES` of each sequence and head, (batch, heads)."""
+    weights = know_padding(weights, is_self=kind != "cross").detach()
+    scores = {"effective_rank": weights.effective_rank(min(RANK_VALUES, *weights.shape[2:]), tol=1e-2)}
+    if kind != "cross" and weights.shape[2] == weights.shape[3]:
+        parts = hodge(weights)
+        scores |= {"hodge_gradient": parts.gradient, "hodge_curl": parts.curl}
+    return scores
 
 
 def _token_repetitions(tokens: Tokens, valid: Sequence[Sequence[bool]]) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.analysis.head_scores import HEAD_SCORES
+from regard.analysis.head_scores import HEAD_SCORES, SPECTRAL_SCORES
 from regard.analysis.padding import valid_rows_and_columns
 from regard.analysis.tables import Columns
 from regard.checks import Checks
@@ -54,10 +54,11 @@ def plot_head_scores(scores: Columns, which: str | Sequence[str] | None = None) 
         raise InvalidType(
             f"scores: expected what `head_scores` returns, got {type(scores).__name__} without {short_repr(missing[0])}"
         )
-    available = [name for name in HEAD_SCORES if name in scores and not np.isnan(scores[name]).all()]
+    known = [name for name in (*HEAD_SCORES, *SPECTRAL_SCORES) if name in scores]
+    available = [name for name in known if not np.isnan(scores[name]).all()]
     shown = available if which is None else [which] if isinstance(which, str) else list(which)
     with Checks() as checks:
-        lengths = {len(scores[name]) for name in ("layer", "head", *HEAD_SCORES) if name in scores}
+        lengths = {len(scores[name]) for name in ("layer", "head", *known)}
         checks.that(len(lengths) == 1, "scores: expected columns of one length")
         for name in shown:
             checks.that(name in available, f"which: unknown score {short_repr(name)}{did_you_mean(name, available)}")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from regard.recordings.recording import Recording
 
 NUM_STRONGEST = 3
-MIN_WIDTH = 110
+MIN_WIDTH = 120
 """Width of the tables: numbers are not to be cut, so a narrower terminal wraps lines."""
 FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -46,7 +46,8 @@ def heads(
         str | None,
         typer.Option(
             help="Show all heads, sorted by this score: previous_token, next_token, self, first_token, separator, "
-            "duplicate_token, induction, entropy or mean_distance."
+            "duplicate_token, induction, entropy or mean_distance. These take longer: effective_rank, hodge_gradient, "
+            "hodge_curl."
         ),
     ] = None,
     output: Annotated[
@@ -76,13 +77,14 @@ def heads(
     """
     path = find_recording(context, text, file, ("model", "dtype", "device", "lines"))
     inputs = [] if path is not None else read_texts(text, file, lines)
-    from regard.analysis.head_scores import HEAD_SCORES, head_scores, rank_heads
+    from regard.analysis.head_scores import HEAD_SCORES, SPECTRAL_SCORES, head_scores, rank_heads
     from regard.checks import Checks
 
     check_suffix(output, (*TABLE_SUFFIXES, *FIGURE_SUFFIXES))
     with Checks() as checks:
         if sort_by is not None:
-            checks.choice("--sort-by", sort_by, HEAD_SCORES)
+            checks.choice("--sort-by", sort_by, (*HEAD_SCORES, *SPECTRAL_SCORES))
+    spectral = sort_by in SPECTRAL_SCORES
     from rich.console import Console
 
     from regard.pipelines import Translator
@@ -91,7 +93,7 @@ def heads(
     if path is not None:
         from regard.recordings.recording_file import load
 
-        scores = head_scores(load(path))
+        scores = head_scores(load(path), spectral=spectral)
     else:
         loaded = load_any(model, dtype=dtype, device=device)
         reads_images = isinstance(loaded, TransformersModel) and loaded.tokenizer is None
@@ -99,7 +101,9 @@ def heads(
             note_file_name(text)
         repeated = None if reads_images or isinstance(loaded, Translator) else loaded.record_repeated_tokens()
         tokenizer = loaded.tokenizer if isinstance(loaded, TransformersModel) else None
-        scores = head_scores(_recordings(loaded, inputs), tokenizer=tokenizer, repeated_tokens=repeated)
+        scores = head_scores(
+            _recordings(loaded, inputs), tokenizer=tokenizer, repeated_tokens=repeated, spectral=spectral
+        )
     if output is not None:
         _write(scores, output)
     table = _strongest_heads(scores) if sort_by is None else _all_heads(scores, sort_by)
@@ -149,10 +153,11 @@ def _strongest_heads(scores: Columns) -> Table:
 def _all_heads(scores: Columns, sort_by: str) -> Table:
     from rich.text import Text
 
-    from regard.analysis.head_scores import HEAD_SCORES, rank_heads
+    from regard.analysis.head_scores import HEAD_SCORES, SPECTRAL_SCORES, rank_heads
     from regard.explore.terminal import plain_table
 
-    measured = [score for score in HEAD_SCORES if rank_heads(scores, score)]
+    names = [score for score in (*HEAD_SCORES, *SPECTRAL_SCORES) if score in scores]
+    measured = [score for score in names if rank_heads(scores, score)]
     if sort_by not in measured:
         raise InvalidArgument(
             f"--sort-by: expected one of {', '.join(measured)} for this model, got {short_repr(sort_by)}"
@@ -160,7 +165,9 @@ def _all_heads(scores: Columns, sort_by: str) -> Table:
     table = plain_table(gap=2)
     table.add_column("head", no_wrap=True)
     for score in measured:
-        heading = score.removesuffix("_token").removeprefix("mean_")  # full names are too wide
+        heading = score.removesuffix("_token")  # full names are too wide
+        for prefix in ("mean_", "effective_", "hodge_"):
+            heading = heading.removeprefix(prefix)
         table.add_column(heading, justify="right", no_wrap=True, style="bold" if score == sort_by else None)
     for row in rank_heads(scores, sort_by):
         values = ("" if math.isnan(scores[score][row]) else f"{scores[score][row]:.2f}" for score in measured)

@@ -11,6 +11,7 @@ from regard.nn.attention_losses import alignment_loss as alignment_loss
 from regard.nn.attention_losses import coverage_loss as coverage_loss
 from regard.nn.attention_losses import entropy_loss as entropy_loss
 from regard.nn.attention_losses import kl_divergence_loss as kl_divergence_loss
+from regard.nn.attention_losses import spectral_entropy_loss as spectral_entropy_loss
 from regard.nn.cache import Cache as Cache
 from regard.nn.cache import CrossAttentionCache as CrossAttentionCache
 from regard.nn.cache import DecoderCache as DecoderCache

@@ -49,12 +49,44 @@ def entropy_loss(
     """
     with Checks() as checks:
         _check(checks, "weights", weights, row_weights=row_weights)
-        if floor is None and ceiling is None:
-            checks.fail("floor, ceiling: expected at least one of them, in nats, got neither")
-        elif floor is not None and ceiling is not None and floor > ceiling:
-            checks.fail(f"floor: expected at most the ceiling {ceiling}, got {floor}")
+        _check_range(checks, floor, ceiling)
     entropy = weights.entropy()
     return _mean_of_rows((entropy - entropy.clamp(floor, ceiling)).abs(), weights, row_weights)
+
+
+def spectral_entropy_loss(
+    weights: WeightMatrix, *, floor: float | None = None, ceiling: float | None = None, k: int | None = None
+) -> Float[Tensor, ""]:
+    """Penalize spectral entropies H outside a range: the mean over heads of max(0, floor − H) + max(0, H − ceiling).
+
+    H is the entropy of the singular values of a head (`WeightMatrix.spectral_entropy`). A floor keeps a head from
+    collapsing to rank one, where all queries attend to the same keys. Padding queries, if known, do not count.
+
+    Args:
+        weights: (batch, heads, queries, keys).
+        floor: Lower bound in nats. Default: none.
+        ceiling: Upper bound in nats. Default: none.
+        k: How many singular values, the largest ones. Default: all, from the dense matrix, for short inputs.
+
+    Raises:
+        InvalidArgument: If both bounds are None, floor is above ceiling, there are fewer than k singular values or they
+            do not converge, or the dense matrix is too large.
+        InvalidType: If weights is not a weight matrix.
+
+    Reference: Roy and Vetterli 2007, "The Effective Rank"; Dong et al. 2021, "Attention is not all you need: pure
+    attention loses rank doubly exponentially with depth".
+
+    Examples:
+        >>> import regard, torch
+        >>> W = regard.weights(torch.zeros(1, 1, 4, 8), torch.zeros(1, 1, 4, 8))  # rank one: entropy 0
+        >>> regard.nn.spectral_entropy_loss(W, floor=1.0)
+        tensor(1.)
+    """
+    with Checks() as checks:
+        _check(checks, "weights", weights)
+        _check_range(checks, floor, ceiling)
+    entropy = weights.spectral_entropy(k)
+    return (entropy - entropy.clamp(floor, ceiling)).abs().mean()
 
 
 def alignment_loss(
@@ -159,6 +191,13 @@ def kl_divergence_loss(
                 checks.fail(f"other: expected shape {shape} on {device}, got {tuple(other.shape)} on {other.device}")
     divergence = weights.measure(KLDivergence(other))["kl_divergence"]
     return _mean_of_rows(divergence, weights, row_weights)
+
+
+def _check_range(checks: Checks, floor: float | None, ceiling: float | None) -> None:
+    if floor is None and ceiling is None:
+        checks.fail("floor, ceiling: expected at least one of them, in nats, got neither")
+    elif floor is not None and ceiling is not None and floor > ceiling:
+        checks.fail(f"floor: expected at most the ceiling {ceiling}, got {floor}")
 
 
 def _mean_of_rows(values: Tensor, weights: WeightMatrix, row_weights: MeanWeights) -> Tensor:

@@ -15,17 +15,17 @@ from regard.checks import as_device
 from regard.ops.indexing import Selection
 from regard.ops.linear_operator import as_columns
 from regard.ops.matrix_stack import join
+from regard.ops.matrix_sum import MatrixParts
 from regard.ops.tensor_functions import DENSE_LIMIT, ROWS_AND_COLUMNS, MaxOverKeys, TensorFunctions, check_cells
 from regard.ops.transposed import Transposed
 
 SIGNS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
 
 
-class RowBlocks(TensorFunctions):
+class RowBlocks(MatrixParts):
     """Base of lazy matrices (batch, heads, queries, keys), any rows of which can be computed."""
 
     join = staticmethod(join)
-    multiplies = True
 
     def at(self, batch: Selection = None, heads: Selection = None, queries: Selection = None) -> Self:
         """Select a part of the matrix, as lazy as the whole, still with four axes."""

@@ -11,6 +11,8 @@ from torch import Tensor
 from regard.checks import Checks
 from regard.ops.linear_operator import as_columns
 from regard.ops.matrix_stack import join
+from regard.ops.matrix_sum import MatrixParts
+from regard.ops.spectra import Spectra
 from regard.ops.tensor_functions import DENSE_LIMIT, ROWS_AND_COLUMNS, TensorFunctions
 
 
@@ -38,14 +40,22 @@ class Multiplying(Protocol):
         ...
 
 
-class Transposed(TensorFunctions):
+class Transposed(MatrixParts):
     """The transpose of a lazy matrix, (batch, heads, keys, queries)."""
 
     join = staticmethod(join)
-    multiplies = True
 
     def __init__(self, matrix: Multiplying) -> None:
-        self.mT: Any = matrix
+        self._matrix: Any = matrix
+
+    @property
+    def mT(self) -> Any:  # noqa: N802 - torch's name
+        """The matrix itself."""
+        return self._matrix
+
+    @property
+    def is_triangular(self) -> bool:
+        return self.mT.is_triangular
 
     @property
     def shape(self) -> torch.Size:
@@ -104,6 +114,18 @@ class Transposed(TensorFunctions):
     def detach(self) -> Transposed:
         """The transpose of the matrix's `detach`."""
         return self.mT.detach().mT
+
+    def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+        """A diagonal, as ``dense().diagonal``; between keys and queries it computes only these cells."""
+        if {dim1, dim2} not in ROWS_AND_COLUMNS:
+            return self.dense_for("diagonal").diagonal(offset, dim1, dim2)
+        return self.mT.diagonal(-offset, dim1, dim2)
+
+    def in_dtype_of_sums(self) -> Transposed:
+        return self.mT.in_dtype_of_sums().mT
+
+    def without_padding(self) -> Spectra:
+        return self.mT.without_padding().mT
 
     def transpose(self, dim0: int, dim1: int) -> Any:
         """The matrix itself, if these are queries and keys; else that of the dense matrix."""

@@ -19,6 +19,8 @@ from regard.ops.kernels.base import KernelInputs
 from regard.ops.kernels.blocks import slices
 from regard.ops.kernels.dispatch import prepare
 from regard.ops.linear_operator import as_columns, linear_operator, require_one_head
+from regard.ops.masks import Causal, Window
+from regard.ops.masks.base import find_part
 from regard.ops.matrix import Matrix, ScoreMatrix
 from regard.ops.measures import Measure, MeasureLike, Received, TopK, TopKResult, TransposedProduct, as_measures
 from regard.ops.request import in_dtype_of_sums
@@ -94,6 +96,14 @@ class WeightMatrix(Matrix):
         matrix, gradient = super().detach(), select_gradient(self._gradient)
         matrix._gradient = gradient if isinstance(gradient, GradientMatrix) else None
         return matrix
+
+    @property
+    def is_triangular(self) -> bool:
+        """Whether no query may attend to a key after its own index."""
+        request = self.request
+        windows = [find_part(request.mask, each) for each in (Causal, Window)]
+        limits = [window.right for window in windows if window is not None and window.right is not None]
+        return request.rows is None and any(right + request.offset <= 0 for right in limits)
 
     @property
     def scores(self) -> ScoreMatrix:
@@ -216,10 +226,10 @@ class WeightMatrix(Matrix):
         breaks = ((unique.diff() != 1).nonzero().flatten() + 1).tolist()
         bounds = [0, *breaks, len(unique)]
         runs = [slice(int(unique[first]), int(unique[last - 1]) + 1) for first, last in pairwise(bounds)]
-        return torch.cat(list(self._column_blocks(runs)), -1)[..., place]
+        return torch.cat(list(self.column_blocks(runs)), -1)[..., place]
 
-    def _column_blocks(self, runs: list[slice]) -> Iterator[Tensor]:
-        """The columns of ranges of keys in parts of limited size, (batch, heads, queries, keys) each.
+    def column_blocks(self, runs: list[slice]) -> Iterator[Tensor]:
+        """The columns of ranges of keys in parts of limited size, (batch, heads, queries, columns) each.
 
         The largest weight of each row, from which `MaxResult.weights_of` computes the others, takes one pass.
         """
@@ -237,7 +247,7 @@ class WeightMatrix(Matrix):
         count = min(k, queries)
         check_cells(batch * heads * keys * count, DENSE_LIMIT, self.dtype)
         with torch.no_grad():
-            top = [block.topk(count, 2) for block in self._column_blocks([slice(0, keys)])]
+            top = [block.topk(count, 2) for block in self.column_blocks([slice(0, keys)])]
         values, indices = (
             torch.cat([part[which].mT for part in top], 2) for which in (0, 1)
         )  # (batch, heads, keys, k)
