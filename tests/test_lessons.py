@@ -27,9 +27,9 @@ def test_the_first_lesson_has_the_numbers_of_regard_steps():
         exec(block, names)
     steps = regard.trace()
     same = {"input": "words", "query": "Q", "key": "K", "value": "V", "scaled scores": "scaled"}
-    for step in steps.names:
-        if step != "weighted values":
-            np.testing.assert_allclose(steps[step].squeeze(), names[same.get(step, step)], atol=1e-12)
+    same |= {name: name for name in ("W_Q", "W_K", "W_V", "scores", "weights", "output")}
+    for step, name in same.items():
+        np.testing.assert_allclose(steps[step].squeeze(), names[name], atol=1e-12)
 
 
 @pytest.fixture(scope="module")
