@@ -1,7 +1,7 @@
 # `make demo` shows what this is; `make test` checks and tests everything. Both set up .venv first, if that is missing or out of date.
 PYTHON ?= python3
-# Two more than there are cores: tests also wait, for browsers, for other processes, for a disk.
-WORKERS ?= $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 2)")
+# One more than there are cores: tests also wait, for browsers, for other processes, for a disk.
+WORKERS ?= $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
 # Neighboring tests, which share fixtures and imports, run in one process; one that is done takes over some of another's.
 PARALLEL := -n $(WORKERS) --dist worksteal
 BIN := .venv/bin
