@@ -29,6 +29,9 @@ from regard.watching.transformers_attention import (
 if TYPE_CHECKING:
     from regard.watching.listener import Listener
 
+NO_TENSORS = (torch.Size, torch.dtype, torch.device, int, float, str)
+"""Results of most functions that a model calls, such as those that read a shape."""
+
 _SDPA_ARGS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 _MULTI_HEAD = inspect.signature(multi_head_attention_forward)
 
@@ -45,7 +48,7 @@ class SdpaInterceptor(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, listener = kwargs or {}, self._listener()
         result = func(*args, **kwargs)
-        if listener is None or not listener.forward.intercepts_sdpa:
+        if isinstance(result, NO_TENSORS) or listener is None or not listener.forward.intercepts_sdpa:
             return result
         if func is scaled_dot_product_attention:
             arguments = {"is_causal": False} | dict(zip(_SDPA_ARGS, args, strict=False)) | kwargs
