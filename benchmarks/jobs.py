@@ -119,7 +119,7 @@ def main() -> None:
                 peak = in_subprocess(memory_of, job, size, implementation)
                 megabytes[f"{name}, {implementation}"] = round(peak, 1)
                 print(f"jobs: peak memory, {name}, {implementation}: {peak:.0f} MB", flush=True)
-    report("jobs", ratios, SEED, memory_kept=memory_kept, seconds=alone, megabytes=megabytes)
+    report("jobs", ratios, SEED, section="all", memory_kept=memory_kept, seconds=alone, megabytes=megabytes)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from transformers import (
 )
 from transformers.models.whisper import modeling_whisper
 
-from regard.errors import InvalidType
+from regard.errors import InvalidArgument, InvalidType
 from regard.jobs import word_timestamps
 from regard.ops import WeightMatrix
 
@@ -127,6 +127,14 @@ def test_the_model_is_what_it_was_before(model):
     assert (model.config, model.model.config) == (config, inner)
     assert model.config is model.model.config
     assert {module.config._attn_implementation for module in model.modules() if hasattr(module, "config")} == {"sdpa"}
+
+
+def test_other_heads_must_be_set_before(model):
+    model.generation_config.alignment_heads = [[0, 1]]
+    with word_timestamps(model):
+        model.generation_config.alignment_heads = [[1, 0]]
+        with pytest.raises(InvalidArgument, match=r"alignment_heads: expected those of model\.generation_config when "):
+            times(model, CALLS["greedy"])
 
 
 def test_another_model_is_refused():
