@@ -114,8 +114,14 @@ def test_shapes_that_do_not_fit_are_refused_before_the_model_runs():
         contacts(model, ids[0])
     with pytest.raises(InvalidArgument, match=r"got \(1, 2\)"):
         contacts(model, ids[:, :2])
-    with pytest.raises(InvalidArgument, match=r"attention_mask: expected \(1, 7\), the shape of input_ids, got \(7,\)"):
+    with pytest.raises(
+        InvalidArgument, match=r"attention_mask: expected shape \(batch, tokens\) = \(1, 7\), got \(7,\)"
+    ):
         contacts(model, ids, mask[0])
+    with pytest.raises(InvalidType, match="input_ids: expected an integer tensor, got list"):
+        contacts(model, ids.tolist())
+    with pytest.raises(InvalidType, match="input_ids: expected an integer tensor, got float32"):
+        contacts(model, ids.float())
 
 
 def test_the_name_is_public():

@@ -129,6 +129,15 @@ def test_the_model_is_what_it_was_before(model):
     assert {module.config._attn_implementation for module in model.modules() if hasattr(module, "config")} == {"sdpa"}
 
 
+def test_a_context_within_another_changes_nothing(model):
+    with word_timestamps(model):
+        with word_timestamps(model):
+            one = times(model, CALLS["greedy"])
+        other = times(model, CALLS["greedy"])
+    assert all(map(torch.equal, one, other))
+    assert model.config._attn_implementation == "sdpa"
+
+
 def test_other_heads_must_be_set_before(model):
     model.generation_config.alignment_heads = [[0, 1]]
     with word_timestamps(model):

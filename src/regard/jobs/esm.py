@@ -36,7 +36,7 @@ def contacts(model: nn.Module, input_ids: Tensor, attention_mask: Tensor | None 
         is beyond the last residue of a protein has no meaning.
 
     Raises:
-        InvalidType: If the model has no contact head.
+        InvalidType: If the model has no contact head, or an input is no tensor.
         InvalidArgument: If the shapes do not fit, or the contact head belongs to another number of heads.
 
     Memory:
@@ -56,16 +56,14 @@ def contacts(model: nn.Module, input_ids: Tensor, attention_mask: Tensor | None 
     head: Any = getattr(base, "contact_head", None)
     if not isinstance(getattr(head, "regression", None), nn.Linear):
         raise InvalidType(f"model: expected one with the contact head of ESM, as EsmModel, got {type(model).__name__}")
-    mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
     with Checks() as checks:
-        if checks.that(
-            input_ids.ndim == 2 and input_ids.shape[1] > 2,
-            f"input_ids: expected (batch, 3 or more tokens), got {tuple(input_ids.shape)}",
-        ):
-            checks.that(
-                mask.shape == input_ids.shape,
-                f"attention_mask: expected {tuple(input_ids.shape)}, the shape of input_ids, got {tuple(mask.shape)}",
-            )
+        if checks.tensor("input_ids", input_ids, "integer"):
+            shape = tuple(input_ids.shape)
+            is_batch = len(shape) == 2 and shape[1] > 2
+            checks.that(is_batch, f"input_ids: expected (batch, 3 or more tokens), got {shape}")
+            if attention_mask is not None:
+                checks.tensor("attention_mask", attention_mask, shapes={"(batch, tokens)": shape})
+    mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
     with watch(base) as result, torch.no_grad():
         base(input_ids, attention_mask=mask)
     is_residue = mask.bool() & (input_ids != head.eos_idx)

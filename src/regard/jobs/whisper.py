@@ -62,6 +62,9 @@ def word_timestamps(model: nn.Module) -> Iterator[None]:
         raise InvalidType(f"model: expected a WhisperForConditionalGeneration, got {type(model).__name__}")
     whisper: Any = model
     inner, config, implementation = whisper.model, whisper.config, whisper.config._attn_implementation
+    if implementation == NAME:  # within another such context
+        yield
+        return
     extract, layers = whisper._extract_token_timestamps, inner.decoder.layers
     heads = getattr(whisper.generation_config, "alignment_heads", None) or ()  # without them, generate raises
     kept = {layers[layer].encoder_attn for layer, _ in heads}

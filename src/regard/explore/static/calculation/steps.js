@@ -11,7 +11,7 @@ import { READINGS } from "#calculation/readings.js";
  * @typedef {"minute" | "block" | "numbers"} Depth  The main steps; all steps; and every number.
  * @typedef {[slug: string, title: string, draw: string, options?: {isShort?: boolean, needs?: string, lacks?: string}]} Row
  *   `draw`: tensors and signs, and ; between lines. Of names separated by | the first that there is; after @ the term of the formula, and ᵀ
- *   after what is drawn with rows as columns. Tensors that there are not are left out; without the last one there is no step.
+ *   after what is drawn with rows as columns. Tensors that the trace lacks are left out; without the last one, so is the step.
  */
 
 const EMBEDDING = "embedding norm|embedding|scaled embedding|token embedding";
@@ -129,7 +129,7 @@ function screenOf(trace, where, seen, [slug, title, draw, { isShort = false, nee
   const results = names.filter((name) => operands.some((operand) => operand.name === name && isResult(operand)));
   const isNew = (/** @type {string} */ name) => results.includes(name) || !seen.has(name);
   const explain = (/** @type {string[]} */ some) => some.map((name) => trace.about(name).explanation).filter(Boolean);
-  const told = names.filter(isNew).sort((one, other) => Number(one.startsWith("W_")) - Number(other.startsWith("W_")));
+  const explained = names.filter(isNew).sort((one, other) => Number(one.startsWith("W_")) - Number(other.startsWith("W_")));
   const others = names.filter((name) => !isNew(name));
   for (const name of names) seen.add(name);
   return {
@@ -139,7 +139,7 @@ function screenOf(trace, where, seen, [slug, title, draw, { isShort = false, nee
     isShort,
     lines,
     formulas: results.flatMap((name) => formulaOf(trace, name)),
-    sentences: explain(told),
+    sentences: explain(explained),
     details: explain(others),
     reading: (place) => READINGS[slug]?.(trace, place) ?? "",
   };
