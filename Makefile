@@ -7,7 +7,7 @@ PARALLEL := -n $(WORKERS) --dist worksteal
 BIN := .venv/bin
 SCRIPTS := tests/explore/js
 BIOME := $(SCRIPTS)/node_modules/.bin/biome
-BIOME_OPTIONS := --config-path=$(SCRIPTS)/biome_options.json --log-level=warn
+BIOME_OPTIONS := --config-path=$(SCRIPTS)/biome_options.json --log-level=warn --colors=off
 # Modules are compiled when they are first imported; pip would compile all of 20,000.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 # Without bytecode, each process of the tests would compile the package and the tests again.

@@ -129,7 +129,9 @@ function screenOf(trace, where, seen, [slug, title, draw, { isShort = false, nee
   const results = names.filter((name) => operands.some((operand) => operand.name === name && isResult(operand)));
   const isNew = (/** @type {string} */ name) => results.includes(name) || !seen.has(name);
   const explain = (/** @type {string[]} */ some) => some.map((name) => trace.about(name).explanation).filter(Boolean);
-  const explained = names.filter(isNew).sort((one, other) => Number(one.startsWith("W_")) - Number(other.startsWith("W_")));
+  const explained = names
+    .filter(isNew)
+    .sort((one, other) => Number(one.startsWith("W_")) - Number(other.startsWith("W_")));
   const others = names.filter((name) => !isNew(name));
   for (const name of names) seen.add(name);
   return {
