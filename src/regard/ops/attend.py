@@ -116,10 +116,11 @@ def attend(
     request = check_request(checks, {"query": query, "key": key, "value": value}, mask, score, scale, offset)
     if type(dropout) is not float or dropout:
         checks.number("dropout", dropout, low=0, below=1)
-    measures = as_measures(measure, checks)
+    has_measures = not isinstance(measure, tuple) or len(measure) > 0  # without any, no time is spent on them
+    measures = as_measures(measure, checks) if has_measures else {}
     if request is not None:
         for each in measures.values():
-            each.check(checks, request.shape, query.device)
+            each.check(checks, request.shape, query.shape[3], query.device)
     checks.raise_problems()
     assert request is not None
     inputs = KernelInputs(value, request, measures, float(dropout))

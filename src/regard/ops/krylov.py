@@ -123,7 +123,7 @@ def _random_block(matrix: Any, size: int) -> Tensor:
     """The first block, the same in each call: (batch, heads, columns, size or fewer)."""
     batch, heads, _, columns = matrix.shape
     generator = torch.Generator().manual_seed(0)
-    block = torch.randn(columns, min(size, columns), generator=generator, dtype=torch.float64)
+    block = torch.randn(columns, min(size, columns), generator=generator, dtype=torch.float64, device="cpu")
     return torch.linalg.qr(block)[0].to(matrix.dtype).to(matrix.device).expand(batch, heads, -1, -1)
 
 
@@ -203,7 +203,9 @@ def _eig(matrix: Tensor) -> tuple[Tensor, Tensor]:
         return torch.linalg.eig(matrix)
     except torch.linalg.LinAlgError:  # pyright: ignore[reportPrivateImportUsage]
         # LAPACK may not converge for a matrix of rank one: change it by as much as rounding does.
-        noise = torch.rand(matrix.shape[-2:], generator=torch.Generator().manual_seed(0)).to(matrix.device)
+        noise = torch.rand(matrix.shape[-2:], generator=torch.Generator().manual_seed(0), device="cpu").to(
+            matrix.device
+        )
         scale = torch.finfo(matrix.dtype).eps * matrix.abs().amax((-2, -1), keepdim=True)
         return torch.linalg.eig(matrix + scale * noise)
 

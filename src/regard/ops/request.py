@@ -266,7 +266,7 @@ def check_request(
     batch, heads, queries, head_dim = query.shape
     shape = batch, heads, queries, key.shape[2]
     if rule is not None:
-        rule.check(checks, shape, query.device)
+        rule.check(checks, shape, head_dim, query.device)
     valid_score.check(checks, shape, head_dim, query.device)
     if scale is None:
         default = valid_score.default_scale(head_dim)

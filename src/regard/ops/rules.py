@@ -12,9 +12,10 @@ from weakref import WeakValueDictionary
 import torch
 from typing_extensions import dataclass_transform
 
-from regard.checks import as_device, describe
+from regard.checks import Checks, as_device, describe
 from regard.errors import InvalidArgument, InvalidType, did_you_mean, short_repr
 from regard.ops.steps import Place, Step
+from regard.ops.tile import Shape
 from regard.ops.tree import map_tensors
 
 _BUILTIN: dict[type[Rule], dict[str, type[Rule]]] = {}
@@ -51,6 +52,9 @@ class Rule:
     is_tree_node: ClassVar[bool] = True  # see `tree`
     has_python_callable: ClassVar[bool] = False
     is_bias: ClassVar[bool] = False
+
+    def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:
+        """Add the problems with this rule for a weight matrix of a shape, on a device; head_dim is 0 if unknown."""
 
     def steps(self, place: Place) -> list[Step] | None:
         """The rule as steps, for kernels in other languages; None if it cannot be written so."""

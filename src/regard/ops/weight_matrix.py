@@ -138,7 +138,7 @@ class WeightMatrix(Matrix):
             return {}
         checks = Checks()
         for measure in named.values():
-            measure.check(checks, self.request.shape, self.device)
+            measure.check(checks, self.request.shape, self.request.query.shape[3], self.device)
         checks.raise_problems()
         self._check_unchanged()
         if self.valid_queries is not None:

@@ -291,9 +291,9 @@ def _request(
         for axis, size, full in zip(AXES, request.shape, full_shape, strict=False):
             _check_index(checks, axis, indices[axis], size, full)
     with Checks() as checks:
-        if mask is not None:
-            mask.check(checks, full_shape, query.device)
-        score.check(checks, full_shape, query.shape[3], query.device)
+        for rule in (mask, score):
+            if rule is not None:
+                rule.check(checks, full_shape, query.shape[3], query.device)
     selected = {axis: None if index is None else index.to(torch.int64) for axis, index in indices.items()}
     return replace(request, mask=mask, score=score, full_shape=full_shape, **selected)
 

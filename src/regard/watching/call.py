@@ -119,9 +119,9 @@ class AttentionCall:
             InvalidArgument: If a measure does not fit the weights.
         """
         request, checks = self.request, Checks()
-        shape, device = request.shape, request.query.device
+        shape, head_dim, device = request.shape, request.query.shape[3], request.query.device
         for measure in measures.values():
-            measure.check(checks, shape, device)
+            measure.check(checks, shape, head_dim, device)
         checks.raise_problems()
         if self.valid_queries is not None:
             measures = {name: measure.for_valid_queries(self.valid_queries) for name, measure in measures.items()}

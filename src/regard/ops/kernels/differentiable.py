@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from operator import attrgetter, is_
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -44,6 +44,20 @@ class ForwardResult(NamedTuple):
     output: Tensor | None
     results: MeasureResults
     saved: tuple[Tensor, ...] = ()
+
+
+class PreparedPasses(Protocol):
+    """Both passes of a call without other tensors than value, query and key, packed once for many calls."""
+
+    def forward(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The output, if there is a value, the tensors of the results, and what the backward pass needs."""
+        ...
+
+    def backward(
+        self, needed: Sequence[bool], gradients: Sequence[Tensor | None], tensors: Sequence[Tensor], lse: Tensor
+    ) -> tuple[Tensor, ...] | None:
+        """As `DifferentiableKernel.gradients`; None for a pass that is not prepared."""
+        ...
 
 
 class DifferentiableKernel(Kernel):
@@ -156,11 +170,8 @@ class DifferentiableKernel(Kernel):
         is_transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0  # pyright: ignore[reportPrivateUsage]
         seed = draw_seed(inputs.request.query.device) if inputs.dropout else None
         checks_untracked = torch.is_grad_enabled() and not are_builtin(trees)
-        call = _Call(self, inputs, RunOptions(seed, is_tracked or is_transformed, checks_untracked), tensors)
-        flat = _Forward.apply(call, *tensors) if call.options.saves else call.forward(tensors)
-        assert isinstance(flat, tuple)
-        output, results = (None, flat) if inputs.value is None else (flat[0], flat[1:])
-        return output, unflatten(inputs.measures, call.layouts, results)
+        options = RunOptions(seed, is_tracked or is_transformed, checks_untracked)
+        return DifferentiableCall(self, inputs, options, tensors).run(tensors)
 
     def differentiable_gradients(
         self, inputs: KernelInputs, needed: Sequence[bool], gradient: Tensor
@@ -168,7 +179,9 @@ class DifferentiableKernel(Kernel):
         """The gradients of the tensors that need one, from that of the output alone, as a step of autograd."""
         tensors = tensors_in(inputs)
         needed = [*needed, *[False] * (len(tensors) - len(needed))]
-        return _Backward.apply(_Call(self, inputs, RunOptions(), tensors), needed, [True], *tensors, gradient)
+        return _Backward.apply(
+            DifferentiableCall(self, inputs, RunOptions(), tensors), needed, [True], *tensors, gradient
+        )
 
 
 _requires_grad = attrgetter("requires_grad")
@@ -180,8 +193,18 @@ def _without_negation(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 @dataclass(eq=False)
-class _Call:
-    """A call on its way through autograd, which sees its tensors only."""
+class DifferentiableCall:
+    """A call on its way through autograd, which sees its tensors only.
+
+    Args:
+        kernel: The kernel.
+        inputs: What it computes.
+        options: How.
+        tensors: Those of the inputs.
+        layouts: Of the results, after the forward pass.
+        num_saved: How many tensors the forward pass leaves to the backward pass.
+        prepared: What runs the passes instead of the kernel; without tensors, for it is the same for many calls.
+    """
 
     kernel: DifferentiableKernel
     inputs: KernelInputs
@@ -189,12 +212,19 @@ class _Call:
     tensors: list[Tensor]
     layouts: Layouts = field(default_factory=dict)
     num_saved: int = 0
+    prepared: PreparedPasses | None = None
 
-    def without_tensors(self) -> _Call:
+    def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor | None, Measured]:
+        """The output, if there is a value, and the measures by name, as a step of autograd if anything is saved."""
+        flat = _Forward.apply(self, *tensors) if self.options.saves else self.forward(tensors)
+        output, results = (None, flat) if self.inputs.value is None else (flat[0], flat[1:])
+        return output, unflatten(self.inputs.measures, self.layouts, results)
+
+    def without_tensors(self) -> DifferentiableCall:
         """The call with placeholders: its tensors must be held by autograd alone, which frees or offloads them."""
-        placeholder = torch.empty(0)
-        inputs, tensors = map_tensors(self.inputs, lambda _: placeholder), [placeholder] * len(self.tensors)
-        return _Call(self.kernel, inputs, self.options, tensors, self.layouts, self.num_saved)
+        placeholder = torch.empty(0, device="cpu")
+        tensors = [placeholder] * len(self.tensors)
+        return replace(self, inputs=map_tensors(self.inputs, lambda _: placeholder), tensors=tensors)
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> KernelInputs:
         """The inputs with other tensors, as `torch.func` passes them."""
@@ -205,6 +235,8 @@ class _Call:
 
     def forward(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The output, if there is a value, the tensors of the results, and those that are saved."""
+        if self.prepared is not None:
+            return self.prepared.forward(tensors)
         records = nullcontext()  # autograd has nothing to record, or `_Forward` disables it
         if self.options.checks_untracked_tensors:  # so what still requires grad was not found in the tree
             tensors, records = [tensor.detach() for tensor in tensors], torch.no_grad()
@@ -226,13 +258,14 @@ class _Forward(AutogradFunction):
     """A call as one step of autograd: tensors go in, output, results and what is saved come out."""
 
     @staticmethod
-    def forward(call: _Call, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(call: DifferentiableCall, *tensors: Tensor) -> tuple[Tensor, ...]:
         return call.forward(tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         call, *tensors = inputs
-        ctx.call, ctx.versions = call.without_tensors(), TensorVersions(call.inputs.request.mask)
+        ctx.call = call if call.prepared is not None else call.without_tensors()
+        ctx.versions = TensorVersions(call.inputs.request.mask)
         first_saved = len(output) - call.num_saved
         first_result = output[: int(call.kernel.saves_first_result)]
         ctx.save_for_backward(*tensors, *first_result, *output[first_saved:])
@@ -283,13 +316,17 @@ class _Backward(AutogradFunction):
 
     @staticmethod
     def forward(
-        call: _Call, needed: Sequence[bool], is_present: Sequence[bool], *tensors: Tensor
+        call: DifferentiableCall, needed: Sequence[bool], is_present: Sequence[bool], *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         """`tensors` are those of the inputs, what was saved, and the gradients that are present."""
         rest = iter(_without_negation(tensors))
         num_saved = call.num_saved + int(call.kernel.saves_first_result)
         tensors, saved = tuple(islice(rest, len(needed))), tuple(islice(rest, num_saved))
         gradients = [next(rest) if each else None for each in is_present]
+        if call.prepared is not None:
+            results = call.prepared.backward(needed, gradients, tensors, saved[0])
+            if results is not None:
+                return results
         inputs = call.with_tensors(tensors)
         with without_autocast(tensors[0].device.type):
             return tuple(call.kernel.gradients(inputs, call.options, needed, gradients, saved))

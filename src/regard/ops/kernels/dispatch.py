@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -53,39 +52,40 @@ def select_kernel(inputs: KernelInputs, choice: str | Kernel | None = None) -> K
 
 
 class Preparation:
-    """What computes calls that differ in their numbers alone: SDPA, or what `native` prepared; None if unknown yet."""
+    """What computes calls that differ in their numbers alone; None if it is not known yet."""
 
     def __init__(self) -> None:
         self.call: Kernel | PreparedCall | None = None
         self._is_repeated = False
 
-    def prepare(self, make: Callable[[], PreparedCall | None]) -> None:
-        """Keep what is made for a call that has run, if there was another one like it."""
-        if self._is_repeated:
-            self.call = make()
+    def prepare(self, kernel: Kernel, inputs: KernelInputs, saves: bool) -> Kernel | PreparedCall:
+        """The kernel that was selected, or from the second call on what it has prepared."""
+        if kernel is SDPA:
+            self.call = SDPA
+        elif kernel is NATIVE and self._is_repeated:
+            self.call = NATIVE.prepare(inputs, saves) or NATIVE
         self._is_repeated = True
+        return self.call or kernel
 
 
 def prepare(inputs: KernelInputs, choice: str | Kernel | None = None) -> Kernel | PreparedCall:
     """What runs a call: the kernel that `select_kernel` finds, or what a call like it was prepared with."""
-    preparation = None
-    if choice is None and not is_traced():
-        preparation = inputs.preparation = _preparation(inputs)
-        if preparation is not None and preparation.call is not None:
-            return preparation.call
-    kernel = select_kernel(inputs, choice)
-    if preparation is not None and kernel is SDPA:
-        preparation.call = SDPA
-    return kernel
+    value, request = inputs.value, inputs.request
+    tensors = [request.query, request.key] if value is None else [request.query, request.key, value]
+    has_gradients = torch.is_grad_enabled()
+    tracked = tuple([has_gradients and tensor.requires_grad for tensor in tensors])
+    preparation = None if choice is not None or is_traced() else _preparation(inputs, tensors, tracked)
+    if preparation is None or preparation.call is None:
+        kernel = select_kernel(inputs, choice)
+        return kernel if preparation is None else preparation.prepare(kernel, inputs, any(tracked))
+    return preparation.call
 
 
-def _preparation(inputs: KernelInputs) -> Preparation | None:
-    """The one of calls like this; None if it has a gradient, or tensors beyond query, key and value."""
-    request, value = inputs.request, inputs.value
-    tensors = (request.query, request.key) if value is None else (request.query, request.key, value)
-    is_tracked = torch.is_grad_enabled()
+def _preparation(inputs: KernelInputs, tensors: list[Tensor], tracked: tuple[bool, ...]) -> Preparation | None:
+    """The one of calls like this; None if there are transforms, or tensors beyond query, key and value."""
+    request = inputs.request
     for tensor in tensors:
-        if type(tensor) is not Tensor or (is_tracked and tensor.requires_grad) or tensor.is_neg():
+        if type(tensor) is not Tensor or tensor.is_neg():
             return None
     is_transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0  # pyright: ignore[reportPrivateUsage]
     if is_transformed or not tensors[0].is_cpu or inputs.dropout or request.full_shape is not None:
@@ -95,7 +95,7 @@ def _preparation(inputs: KernelInputs) -> Preparation | None:
     except TypeError:  # a tensor, or a user's rule
         return None
     layouts = [(tensor.dtype, tensor.shape, tensor.stride()) for tensor in tensors]
-    return _preparation_of((request.scale, request.offset, rules, *layouts))
+    return _preparation_of((request.scale, request.offset, rules, tracked, *layouts))
 
 
 @lru_cache(MAX_PREPARED_CALLS)

@@ -68,9 +68,6 @@ class Mask(Rule):
         """
         return None
 
-    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
-        """Add the problems with this mask for a weight matrix of a shape, on a device."""
-
     def __and__(self, other: Mask | Tensor | MaskModFunction) -> Mask:
         return And(self, as_mask(other))
 
@@ -92,9 +89,9 @@ class _Pair(Mask, abstract=True):
         left, right = self.left.steps(place), self.right.steps(place)
         return None if left is None or right is None else [*left, *right, Step(kind)]
 
-    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
-        self.left.check(checks, shape, device)
-        self.right.check(checks, shape, device)
+    def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:
+        self.left.check(checks, shape, head_dim, device)
+        self.right.check(checks, shape, head_dim, device)
 
 
 class And(_Pair):
@@ -169,8 +166,8 @@ class Not(Mask):
     def depends_on_query(self) -> bool:
         return self.mask.depends_on_query
 
-    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
-        self.mask.check(checks, shape, device)
+    def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:
+        self.mask.check(checks, shape, head_dim, device)
 
     def __repr__(self) -> str:
         return f"~({self.mask!r})" if isinstance(self.mask, And) else f"~{self.mask!r}"
@@ -210,7 +207,7 @@ class DenseMask(Mask):
     def depends_on_query(self) -> bool:
         return self.tensor.ndim > 1 and self.tensor.shape[-2] > 1
 
-    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
+    def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:
         actual = tuple(self.tensor.shape)
         if actual == (shape[0], shape[3]) and shape[0] == shape[2] > 1 and not is_traced():
             warn(
@@ -257,7 +254,7 @@ class MaskMod(Mask):
                 "(b, h, q_idx, kv_idx), and must work elementwise: use & | ~ instead of and, or, not"
             ) from error
 
-    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
+    def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:
         if is_traced():  # the values cannot be looked at while tracing
             return
         try:

@@ -71,7 +71,7 @@ class FlexBlockMask(Mask):
             return tile.no_keys
         return tile.clip(int(blocks[0]) * self.block_size[1], (int(blocks[-1]) + 1) * self.block_size[1])
 
-    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
+    def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:
         checks.device("mask", self.full, device)
         if self.lengths != shape[2:]:
             checks.fail(f"mask: expected a BlockMask for (queries, keys) = {shape[2:]}, got {self.lengths}")
@@ -240,6 +240,6 @@ def check_mask(mask: MaskLike, shape: Any, offset: int | None, device: torch.dev
     checks.integer("offset", offset, optional=True)
     checks.raise_problems()
     rule, shape = as_mask(mask), (shape[0], shape[1], shape[2], shape[3])
-    rule.check(checks, shape, device)
+    rule.check(checks, shape, 0, device)
     checks.raise_problems()
     return rule, shape[3] - shape[2] if offset is None else offset

@@ -80,7 +80,7 @@ class Documents(Mask):
         first, stop, contiguous = self._extents(tile)
         return tile.clip(int(first.max()), int(stop.min())) if contiguous.all() else tile.no_keys
 
-    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
+    def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:
         batch, _, queries, keys = shape
         for (name, ids), axis, size in zip(self._named_ids(), ("keys", "queries"), (keys, queries), strict=False):
             shapes = {f"({axis},)": (size,), f"(batch, {axis})": (batch, size)}

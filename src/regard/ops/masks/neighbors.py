@@ -127,7 +127,7 @@ class Neighbors(Mask):
         keys = self.key_idx[self._edges_of(tile.rows)]
         return tile.clip(int(keys.min()), int(keys.max()) + 1) if len(keys) else tile.no_keys
 
-    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
+    def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:
         checks.device("Neighbors", self.edge_codes, device)
         for axis, size, needed in zip(("queries", "keys"), shape[2:], (self.num_queries, self.num_keys), strict=True):
             if needed > size:

@@ -86,7 +86,7 @@ class Padding(Mask):
             return [Step("ranges", tensors=lambda: (None, value.to(torch.int64)[:, None, None, None]))]
         return [Step("dense", tensors=lambda: (value[:, None, None, :],))]
 
-    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
+    def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:
         batch, _, _, keys = shape
         shapes = {"(batch,)": (batch,)} if self.has_lengths else {"(batch, keys)": (batch, keys)}
         checks.tensor("Padding.lengths_or_mask", self.lengths_or_mask, shapes=shapes, device=device)

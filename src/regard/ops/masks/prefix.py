@@ -67,7 +67,7 @@ class Prefix(Mask):
 
         return [Step("ranges", tensors=lengths), Step("window", (None, 0)), Step("or")]
 
-    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
+    def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:
         if isinstance(self.lengths, Tensor):
             checks.tensor("Prefix.lengths", self.lengths, shapes={"(batch,)": shape[:1]}, device=device)
 

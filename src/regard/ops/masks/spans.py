@@ -93,7 +93,7 @@ class Spans(Mask):
         only = slice(number, number + 1)
         return self.starts[..., only].to(torch.int64), self.stops[..., only].to(torch.int64)
 
-    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
+    def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:
         batch, heads, queries, _ = shape
         sizes = self.starts.shape[:3]
         if sizes[0] not in (1, batch) or sizes[1] not in (1, heads) or sizes[2] != queries:

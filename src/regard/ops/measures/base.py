@@ -236,9 +236,6 @@ class Measure(Rule):
         """The result for one block of rows: a tensor or several, each starting with the axes (batch, heads)."""
         raise NotImplementedError(f"{type(self).__name__} must define compute(block)")
 
-    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
-        """Add the problems with this measure for a weight matrix of a shape, on a device."""
-
     def steps(self, place: Place) -> list[Step] | None:
         """The measure as one step, for kernels in other languages; None if there is none.
 
@@ -288,8 +285,6 @@ def as_measures(measures: MeasureLike, checks: Checks | None = None) -> dict[str
         InvalidArgument: If a name is unknown, needs arguments or occurs twice.
         InvalidType: If something is neither a name nor a measure.
     """
-    if isinstance(measures, tuple) and not measures:  # the default: no time is spent on it
-        return {}
     if isinstance(measures, (str, Measure, type)):  # of a class, the error says how to make an instance
         measures = [measures]
     collected, named = Checks() if checks is None else checks, {}

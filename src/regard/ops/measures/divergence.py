@@ -92,7 +92,7 @@ class KLDivergence(Measure, name="kl_divergence"):
         """The log-sum-exp of each row of the other matrix, (batch, heads, queries, 1), and its request."""
         return [Step("divergence", tensors=lambda: (self.lse.to(place.dtype)[..., None],), other=self.request)]
 
-    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
+    def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:
         """Also raises `StaleView` if the other matrix has changed since its log-sum-exp was computed."""
         versions = getattr(self, "_versions", None)  # a copy that `to` made has none
         if versions is not None and not torch.compiler.is_compiling():

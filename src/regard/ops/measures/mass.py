@@ -49,8 +49,8 @@ class Mass(Measure):
         mask = self.mask.steps(place)
         return None if mask is None else [Step("mass", mask=mask)]
 
-    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
+    def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:
         of_mask = Checks()
-        self.mask.check(of_mask, shape, device)
+        self.mask.check(of_mask, shape, head_dim, device)
         for problem in of_mask.problems:
             checks.fail(problem.replace("mask:", "Mass.mask:", 1))

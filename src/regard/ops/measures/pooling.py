@@ -137,7 +137,7 @@ class GroupPool(Measure):
     def result_index(self, index: BlockIndex, shape: Shape) -> tuple[Index, ...]:
         return index[0], index[1], self._present(index[0], index[2])
 
-    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
+    def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:
         batch, _, queries, keys = shape
         can_read = not is_traced()
         for name, groups, size in (("query", self.query_groups, queries), ("key", self.key_groups, keys)):

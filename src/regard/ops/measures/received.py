@@ -45,7 +45,7 @@ class Received(Measure):
         measure.row_weights = valid if self.row_weights is None else self.row_weights * valid
         return measure
 
-    def check(self, checks: Checks, shape: Shape, device: torch.device) -> None:
+    def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:
         if self.row_weights is not None and checks.tensor("Received.row_weights", self.row_weights, device=device):
             checks.broadcastable("Received.row_weights", self.row_weights, "(batch, heads, queries)", shape[:3])
 

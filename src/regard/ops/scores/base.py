@@ -54,9 +54,6 @@ class Score(Rule):
         """The scale if the caller passes none. None: that of the rest of a sum, and 1/√head_dim if no part has one."""
         return None
 
-    def check(self, checks: Checks, shape: Shape, head_dim: int, device: torch.device) -> None:
-        """Add the problems with this score for a weight matrix of a shape, on a device."""
-
     @property
     def sinks(self) -> Float[Tensor, " heads"] | None:
         """Attention sinks: a logit per head that takes part in the softmax and belongs to no key. None for none."""

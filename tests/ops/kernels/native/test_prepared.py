@@ -11,22 +11,18 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import regard
 from helpers.ops import cases
+from helpers.ops.plain_calls import MEASURES, PLAIN_MASKS, PLAIN_SCORES, tensors
 from regard.diagnostics.cases import SHAPES, Shape
 from regard.native.library import library
 from regard.ops import attend, weights
 from regard.ops.kernels import dispatch
-from regard.ops.kernels.native import prepared
+from regard.ops.kernels.native import kernel
 from regard.ops.kernels.native.prepared import PreparedCall
 from regard.ops.masks import Causal, Mask, Padding, Window
 from regard.ops.measures import KLDivergence, TopK
 from regard.ops.scores import ScaledDotProduct, SoftCap
 
 pytestmark = pytest.mark.skipif(isinstance(library(), str), reason=f"native: {library()}")
-
-PLAIN_MASKS = {"none", "causal", "window", "past", "future", "prefix", "not", "not causal"}
-"""Those without tensors."""
-PLAIN_SCORES = {"scaled_dot": None, "soft_cap": SoftCap(ScaledDotProduct(), 1.5)}
-MEASURES = ("entropy", "received", "lse", "max", "mean_distance", TopK(3))
 
 
 @pytest.fixture
@@ -38,16 +34,6 @@ def runs(monkeypatch):
     dispatch._preparation_of.cache_clear()
     yield ran
     dispatch._preparation_of.cache_clear()
-
-
-def tensors(shape: Shape, seed: int, dtype: torch.dtype = torch.float32):
-    random = torch.Generator().manual_seed(seed)
-    axes = shape.queries, shape.keys, shape.keys
-    heads, widths = (shape.heads, shape.kv_heads, shape.kv_heads), (shape.head_dim, shape.head_dim, shape.value_dim)
-    return [
-        torch.randn(shape.batch, length, count, width, generator=random).to(dtype).transpose(1, 2)
-        for count, length, width in zip(heads, axes, widths, strict=True)
-    ]
 
 
 def flat(att):
@@ -71,7 +57,7 @@ def test_later_calls_compute_what_the_kernel_computes(shapes, runs):
             mask = cases.mask(name, *size.matrix)
             inputs = [tensors(size, seed) for seed in range(4)]
             results = [attend(*each, mask=mask, score=score, measure=MEASURES) for each in inputs]
-            assert len(runs) == (2 if name in PLAIN_MASKS else 0), name
+            assert len(runs) == (3 if name in PLAIN_MASKS else 0), name
             for each, result in zip(inputs, results, strict=True):  # after all, which must not share memory
                 dispatch._preparation_of.cache_clear()
                 assert_same_bits(result, attend(*each, mask=mask, score=score, measure=MEASURES))
@@ -82,7 +68,7 @@ def test_dtypes(runs):
         inputs = tensors(SHAPES["blocks"], seed, dtype)
         result = attend(*inputs, mask=Causal(), measure=MEASURES)
         assert_same_bits(result, attend(*inputs, mask=Causal(), measure=MEASURES, kernel="native"))
-    assert len(runs) == 2 * 3
+    assert len(runs) == 3 * 3
 
 
 def test_the_output_is_that_of_sdpa(runs):
@@ -90,7 +76,7 @@ def test_the_output_is_that_of_sdpa(runs):
         query, key, value = tensors(Shape(2, 4, 4, 300, 300, 32, 32), seed)
         output = attend(query, key, value, mask=Causal(), measure="entropy").output
         torch.testing.assert_close(output, scaled_dot_product_attention(query, key, value, is_causal=True))
-    assert len(runs) == 2
+    assert len(runs) == 3
 
 
 def test_sdpa_is_selected_once(runs, monkeypatch):
@@ -139,7 +125,7 @@ def test_whatever_a_call_follows_from_is_compared(runs):
         result, expected = attend(**arguments), attend(**arguments, kernel="native")
         assert list(result.measured) == list(expected.measured)
         assert_same_bits(result, expected)
-    assert len(runs) == 2 * len(calls)
+    assert len(runs) == 3 * len(calls)
 
 
 def test_measures_of_a_matrix_and_its_rows(runs):
@@ -150,7 +136,7 @@ def test_measures_of_a_matrix_and_its_rows(runs):
             assert torch.equal(result, expected.measure(name)[name])
         assert torch.equal(W[0, 1, 12], expected[0, 1, 12])
         assert torch.equal(W[:, :, 3:9, 4:7], expected[:, :, 3:9, 4:7])
-    assert len(runs) == 2 * 3
+    assert len(runs) == 3 * 3
 
 
 class EverySecond(Mask):
@@ -182,7 +168,7 @@ def test_gradients_follow_calls_without_them(runs):
     inputs = tensors(SHAPES["square"], 0)
     for _ in range(3):
         attend(*inputs, measure="entropy")
-    assert len(runs) == 1
+    assert len(runs) == 2
     leaves = [each.clone().requires_grad_() for each in inputs]
     result = attend(*leaves, measure="entropy")
     (result.output.sum() + result.measured["entropy"].sum()).backward()
@@ -193,7 +179,7 @@ def test_gradients_follow_calls_without_them(runs):
         torch.testing.assert_close(leaf.grad.double(), double.grad, rtol=1e-4, atol=1e-5)
     with torch.no_grad():
         attend(*leaves, measure="entropy")
-    assert len(runs) == 2
+    assert len(runs) == 3
     by_vmap = torch.vmap(lambda *each: attend(*(part[None] for part in each), measure="entropy").output[0])(*inputs)
     assert torch.equal(by_vmap, attend(*inputs, measure="entropy", kernel="native").output)
 
@@ -208,7 +194,7 @@ def test_threads_run_the_same_call(runs):
 
 
 def test_large_tables_are_not_kept(runs, monkeypatch):
-    monkeypatch.setattr(prepared, "MAX_KEPT_BYTES", -1)
+    monkeypatch.setattr(kernel, "MAX_KEPT_BYTES", -1)
     for seed in range(4):
         attend(*tensors(SHAPES["square"], seed), measure="entropy")
     assert not runs

@@ -6,7 +6,7 @@ follow by autograd: its steps are made again, from leaves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 import torch
@@ -16,6 +16,7 @@ from regard.native.library import DTYPES, MeasureCall, NativeCall, Strided, stri
 from regard.ops.kernels.base import KernelInputs
 from regard.ops.kernels.native.pack import MAX_SEPARATE_COLUMNS, Packer
 from regard.ops.kernels.step_gradients import first_rule, steps_with_gradients, with_leaves
+from regard.ops.measures.base import Spec
 from regard.ops.request import AttentionRequest
 from regard.ops.steps import Step
 from regard.ops.tree import tensors_in
@@ -24,6 +25,24 @@ MIN_ROWS_PER_CHUNK = 1024
 """Each chunk of a head has sums of its own for keys and values."""
 
 MAX_CHUNKS = 4
+
+
+def whole_gradients(specs: Iterable[Sequence[Spec]], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Gradients of the results of measures in float32, contiguous; for each measure those of all its tensors or none.
+
+    Args:
+        specs: By measure, of its results.
+        gradients: For each tensor of the results; None for zero.
+    """
+    rest, whole = iter(gradients), []
+    for of_measure in specs:
+        own = [*islice(rest, len(of_measure))]
+        if any(gradient is not None for gradient in own):
+            shapes = [shape for shape, _ in of_measure]
+            own = [torch.zeros(shapes[i], device="cpu") if each is None else each for i, each in enumerate(own)]
+            own = [each.float().contiguous() for each in own]
+        whole += own
+    return whole
 
 
 def has_gradients(inputs: KernelInputs, needed: Sequence[bool]) -> bool:
@@ -134,7 +153,7 @@ class BackwardCall:
         self._shape = request.shape
         self._chunks = max(1, min(MAX_CHUNKS, queries // MIN_ROWS_PER_CHUNK))
         self._leaves = [tensor for tensor in tensors_in(inputs)[first:] if tensor.requires_grad] if of_rules else []
-        self._packer = packer = BackwardPacker(request, self._chunks)
+        self.packer = packer = BackwardPacker(request, self._chunks)
         output_gradient, result_gradients = (None, gradients) if value is None else (gradients[0], gradients[1:])
         if output_gradient is not None and output_gradient.dtype not in DTYPES:
             output_gradient = output_gradient.float()
@@ -176,7 +195,7 @@ class BackwardCall:
     def results(self) -> list[Tensor]:
         """The gradients of the tensors that need one, after the call has run."""
         own = [total for total in (self._value, self._query, self._key) if total is not None]
-        return [*own, *self._packer.gradients(self._leaves)]
+        return [*own, *self.packer.gradients(self._leaves)]
 
     def _allocate(self, tensor: Tensor, is_needed: bool) -> Tensor | None:
         """Memory for a gradient, in float32, contiguous."""
@@ -189,23 +208,18 @@ class BackwardCall:
         if total is None or tensor.shape[1] == heads * self._chunks:
             return total, total
         shape = batch, heads, self._chunks, *tensor.shape[2:]
-        return total, self._packer.keep(torch.empty(shape, dtype=torch.float32, device=tensor.device))
+        self.packer.scratch.append(torch.empty(shape, dtype=torch.float32, device=tensor.device))
+        return total, self.packer.scratch[-1]
 
     def _measures(self, inputs: KernelInputs, gradients: Sequence[Tensor | None]) -> list[MeasureCall]:
-        rest, like = iter(gradients), inputs.request.query
+        specs = [measure.result_specs(self._shape, torch.float32) for measure in inputs.measures.values()]
+        rest = iter(whole_gradients(specs, gradients))
         calls: list[MeasureCall] = []
-        for measure, steps in zip(inputs.measures.values(), inputs.steps.measures, strict=True):
-            specs = measure.result_specs(self._shape, torch.float32)
-            own = [*islice(rest, len(specs))]
-            if not [gradient for gradient in own if gradient is not None]:
-                continue
-            filled: list[Tensor] = []
-            for gradient, (shape, _) in zip(own, specs, strict=True):
-                absent = gradient is None
-                filled.append(like.new_zeros(shape, dtype=torch.float32) if absent else gradient.float().contiguous())
-            self._packer.keep(filled)
-            for step in steps or ():
-                for call in self._packer.measure(step, filled, 1):
+        for steps, of_measure in zip(inputs.steps.measures, specs, strict=True):
+            filled = [gradient for gradient in islice(rest, len(of_measure)) if gradient is not None]
+            self.packer.kept += filled
+            for step in steps or () if filled else ():
+                for call in self.packer.measure(step, filled, 1):
                     call.gradient, call.second_gradient = call.result, call.second
                     call.result = call.second = None
                     calls.append(call)

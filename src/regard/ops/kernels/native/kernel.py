@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,24 +10,22 @@ from torch import Tensor
 
 from regard.checks import Checks
 from regard.native.cache_size import second_level_bytes
-from regard.native.library import DTYPES, Library, MeasureCall, NativeCall, Strided, library, strided
+from regard.native.library import DTYPES, Library, library
 from regard.ops.kernels.base import KernelInputs, RunOptions
 from regard.ops.kernels.blockwise import Blockwise
 from regard.ops.kernels.differentiable import DifferentiableKernel, ForwardResult
 from regard.ops.kernels.native.choices import is_sdpa_faster, steps_for
+from regard.ops.kernels.native.forward import forward_call
 from regard.ops.kernels.native.gradients import BackwardCall, has_gradients
 from regard.ops.kernels.native.pack import SUPPORT, Packer
-from regard.ops.kernels.native.prepared import prepared_call
+from regard.ops.kernels.native.prepared import PreparedCall
 from regard.ops.kernels.results import MeasureResults
 from regard.ops.kernels.step_gradients import check_untracked_tensors
 from regard.ops.measures.base import Spec
 from regard.ops.rules import Rule, has_steps
-from regard.ops.steps import Step
 
-MAX_CHUNKS = 16
-"""A head is cut into as many parts at most. More would need more memory for the sums over their columns."""
-
-MIN_ROWS_PER_CHUNK = 128
+MAX_KEPT_BYTES = 2**16
+"""A call whose rules make larger tables takes long enough to make them again, so it is not prepared."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +92,6 @@ class Native(DifferentiableKernel):
         call = forward_call(packer, inputs, output, results, lse, seed)
         call.cache_bytes = self.cache_bytes or second_level_bytes()
         self._library().run(call)
-        preparation = getattr(inputs, "preparation", None)
-        if preparation is not None:
-            preparation.prepare(lambda: prepared_call(self._library, packer, call, results))
         return ForwardResult(output, results, () if lse is None else (lse,))
 
     def backward(
@@ -113,6 +107,16 @@ class Native(DifferentiableKernel):
         self._library().run(backward.call, backward=True)
         return backward.results()
 
+    def prepare(self, inputs: KernelInputs, saves: bool) -> PreparedCall | None:
+        """What computes later calls that differ in their numbers alone; None if it would keep much.
+
+        Args:
+            inputs: A call without tensors but those of value, query and key.
+            saves: Whether a backward pass may follow.
+        """
+        call = PreparedCall(self, self._library(), self.cache_bytes or second_level_bytes(), inputs, saves)
+        return call if call.kept_bytes <= MAX_KEPT_BYTES else None
+
     def is_slower_than_sdpa(self, inputs: KernelInputs) -> bool:
         """Whether SDPA computes the output alone faster on this processor, for a call that both can compute."""
         query, key, found = inputs.request.query, inputs.request.key, library(self.level)
@@ -127,45 +131,3 @@ class Native(DifferentiableKernel):
         found = library(self.level)
         assert isinstance(found, Library), found
         return found
-
-
-def forward_call(
-    packer: Packer, inputs: KernelInputs, output: Tensor | None, results: MeasureResults, lse: Tensor | None, seed: int
-) -> NativeCall:
-    """The call of a forward pass that fills output, results and the log-sum-exp."""
-    (_, heads, queries, _), value = inputs.request.query.shape, inputs.value
-    steps: list[tuple[Step, list[Tensor]]] = [] if lse is None else [(Step("lse"), [lse])]
-    for name, own in zip(inputs.measures, inputs.steps.measures, strict=True):
-        for step in own or ():
-            steps.append((step, results.whole(name)))
-    chunks, chunk_rows = cut_queries(queries, steps)
-    measures: list[MeasureCall] = []
-    for step, tensors in steps:
-        measures += packer.measure(step, tensors, chunks)
-    return NativeCall(
-        matrix=packer.matrix(inputs),
-        value_heads=heads if value is None else value.shape[1],
-        value_dim=0 if value is None else value.shape[3],
-        value=Strided() if value is None else strided(value),
-        output=Strided() if output is None else strided(output),
-        measure_count=len(measures),
-        measures=packer.array(MeasureCall, measures),
-        dropout=inputs.dropout,
-        seed=seed,
-        chunks=chunks,
-        chunk_rows=chunk_rows,
-    )
-
-
-def cut_queries(queries: int, measures: list[tuple[Step, list[Tensor]]]) -> tuple[int, int]:
-    """The number of chunks, and rows of each: a function of the shape and the measures alone."""
-    unit = 1
-    for step, _ in measures:
-        if step.kind == "group_pool":
-            return 1, queries  # rows of a group can be anywhere
-        if step.kind == "block_mean":
-            unit = math.lcm(unit, step.numbers[0])
-    chunks = max(1, min(MAX_CHUNKS, queries // MIN_ROWS_PER_CHUNK))
-    rows = -(-queries // chunks)
-    rows = min(-(-rows // unit) * unit, queries)  # no block is in two chunks
-    return max(-(-queries // max(rows, 1)), 1), rows
