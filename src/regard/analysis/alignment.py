@@ -95,7 +95,7 @@ def align(
         sizes = ", ".join(f"{layer.name} ({len(layer.query_tokens)} x {len(layer.key_tokens)})" for layer in cross)
         raise InvalidArgument(f"align: expected cross-attention layers of one size (target x source), got {sizes}")
     selected = _select_heads(cross, heads, num_heads)
-    total = torch.zeros(*cross[0].weights.shape[2:], dtype=torch.float64)
+    total = torch.zeros(*cross[0].weights.shape[2:], dtype=torch.float64, device="cpu")
     for layer in cross:
         for head in [layer.head_indices.index(head) for name, head in selected if name == layer.name]:
             total += layer.weights.detach().at(heads=head).dense()[0, 0].double().cpu()

@@ -194,7 +194,7 @@ def as_score_tensors(scores: Columns) -> dict[str, Float[Tensor, "layers heads"]
     rows = {name: row for row, name in enumerate(dict.fromkeys(scores["layer"]))}
     width = max((scores["layer"].count(name) for name in rows), default=0)
     names = [name for name in (*HEAD_SCORES, *SPECTRAL_SCORES) if name in scores]
-    tensors = {name: torch.full((len(rows), width), math.nan) for name in names}
+    tensors = {name: torch.full((len(rows), width), math.nan, device="cpu") for name in names}
     columns: Counter[str] = Counter()
     for number, layer in enumerate(scores["layer"]):
         for name, tensor in tensors.items():
@@ -228,9 +228,9 @@ def repeated_random_tokens(ids: Sequence[int], length: int, seed: int = 0) -> li
     """
     generator = torch.Generator().manual_seed(seed)
     if length <= len(ids):
-        drawn = torch.randperm(len(ids), generator=generator)[:length]
+        drawn = torch.randperm(len(ids), generator=generator, device="cpu")[:length]
     else:
-        drawn = torch.randint(len(ids), (length,), generator=generator)
+        drawn = torch.randint(len(ids), (length,), generator=generator, device="cpu")
     return [ids[index] for index in drawn.tolist()] * 2
 
 
@@ -304,7 +304,7 @@ class HeadScoreAccumulator:
             columns["kind"] += [kind] * heads
             columns["head"] += head_indices
             for score in names:
-                total, count = sums.get(score, (torch.zeros(heads), 0))
+                total, count = sums.get(score, (torch.zeros(heads, device="cpu"), 0))
                 columns[score] += (total / count).tolist() if count else [math.nan] * heads
         return columns
 
@@ -378,5 +378,6 @@ def _token_repetitions(tokens: Tokens, valid: Sequence[Sequence[bool]]) -> tuple
         followed = [n - (i < last and ids[last] == token) for i, (n, token) in enumerate(zip(others, ids, strict=True))]
         for row, values in zip(rows, (ids, earlier, others, followed), strict=True):
             row.append(values)
-    ids, earlier, others, followed = (torch.tensor(row, dtype=torch.int32) for row in rows)  # int32 compares faster
+    # int32 compares faster
+    ids, earlier, others, followed = (torch.tensor(row, dtype=torch.int32, device="cpu") for row in rows)
     return ids, earlier, others, followed

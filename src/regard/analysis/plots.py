@@ -167,8 +167,8 @@ def _block_means(weights: WeightMatrix, rows: Sequence[int], columns: Sequence[i
     """The means of squares of some rows and columns, (batch, heads, squares, squares)."""
     groups = []
     for selected, count in zip((rows, columns), weights.shape[2:], strict=True):
-        group = torch.full((count,), -1)
-        group[selected] = torch.arange(len(selected)) // size
+        group = torch.full((count,), -1, device="cpu")
+        group[selected] = torch.arange(len(selected), device="cpu") // size
         groups.append(group.to(weights.device))
     sums = weights.measure({"squares": GroupPool(*groups)})["squares"]
     return sums / groups[1][groups[1] >= 0].bincount()

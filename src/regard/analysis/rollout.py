@@ -188,9 +188,9 @@ def flow(
             "fewer layers or a shorter input, or use rollout"
         )
     networkx = require("networkx", extra="graph", needed_by="flow")
-    result = torch.zeros(batch, len(rows), tokens, dtype=matrices[0].dtype)
+    result = torch.zeros(batch, len(rows), tokens, dtype=matrices[0].dtype, device="cpu")
     valid = valid_queries(matrices[0], is_self=True).tolist()
-    residual = residual_weight * torch.eye(tokens, dtype=torch.float64)
+    residual = residual_weight * torch.eye(tokens, dtype=torch.float64, device="cpu")
     capacities = [  # (batch, tokens, tokens) each
         residual + (1 - residual_weight) * weights.detach().dense().mean(1).cpu().double() for weights in matrices
     ]

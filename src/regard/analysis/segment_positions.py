@@ -140,7 +140,8 @@ def _positions(value: Positions, tokens: Sequence[str]) -> list[int]:
 
 def _rows(layer: Layer, queries: Positions | None, named: Mapping[str, Positions]) -> Int[Tensor, " queries"]:
     """The rows of some queries, or of the tokens of a segment; those that are padding are left out."""
-    valid, count = torch.tensor(valid_rows_and_columns(layer)[0], dtype=torch.int64), layer.weights.shape[2]
+    valid = torch.tensor(valid_rows_and_columns(layer)[0], dtype=torch.int64, device="cpu")
+    count = layer.weights.shape[2]
     if queries is None:
         return valid
     is_name, offset = isinstance(queries, str) and queries in named, 0
@@ -148,10 +149,10 @@ def _rows(layer: Layer, queries: Positions | None, named: Mapping[str, Positions
     tokens: Sequence[str] = layer.query_tokens
     if not isinstance(value, str):
         if layer.kind == "cross" and is_name:  # positions of keys
-            return torch.zeros(0, dtype=torch.int64)
+            return torch.zeros(0, dtype=torch.int64, device="cpu")
         offset = 0 if layer.kind == "cross" else layer.weights.request.offset
         tokens = [""] * (offset + count)
-    rows = torch.tensor(_positions(value, tokens), dtype=torch.int64) - offset
+    rows = torch.tensor(_positions(value, tokens), dtype=torch.int64, device="cpu") - offset
     return rows[torch.isin(rows, valid)]
 
 

@@ -179,7 +179,7 @@ def _recent_sums(resolved: LayerSegments) -> dict[str, Float[Tensor, " heads"]]:
     last = max(key for keys in resolved.keys.values() for key in keys)
     queries = queries[queries + weights.request.offset < last + resolved.num_recent]
     if not len(queries):
-        return {name: torch.zeros(weights.shape[1], dtype=torch.float64) for name in resolved.keys}
+        return {name: torch.zeros(weights.shape[1], dtype=torch.float64, device="cpu") for name in resolved.keys}
     measures = {}
     for name, keys in resolved.keys.items():
         is_key = torch.zeros(1, weights.shape[3], dtype=torch.bool, device=weights.device)

@@ -61,7 +61,7 @@ def edge_table(recording: Recording, k: int = 8, *, by: Literal["query", "key"] 
     names = ("layer", "kind", "head", "query", "key", "query_token", "key_token", "weight")
     columns: Columns = {name: [] for name in names}
     for layer in recording.layers:
-        of_rows = torch.tensor(valid_rows_and_columns(layer)[0])
+        of_rows = torch.tensor(valid_rows_and_columns(layer)[0], device="cpu")
         weights = layer.weights.detach().at(queries=of_rows)
         matrix = weights if by == "query" else weights.mT
         top = matrix.topk(min(k, matrix.shape[3]))

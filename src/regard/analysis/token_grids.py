@@ -30,7 +30,7 @@ class PatchMerging:
     @cached_property
     def _merged(self) -> Int[Tensor, " tokens"]:
         """(tokens,) The index of the token that each token becomes a part of."""
-        rows, columns = torch.arange(self.height) // 2, torch.arange(self.width) // 2
+        rows, columns = torch.arange(self.height, device="cpu") // 2, torch.arange(self.width, device="cpu") // 2
         return (rows[:, None] * -(-self.width // 2) + columns).flatten()
 
     @cached_property

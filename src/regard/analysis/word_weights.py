@@ -122,7 +122,7 @@ def word_weights(recording: Recording, layer: str | None = None, *, merge: bool 
         [(word, [valid[index] for index in indices]) for word, indices in group([tokens[each] for each in valid])]
         for tokens, valid in axes
     )
-    total = torch.zeros(len(rows), len(columns), dtype=torch.float64)
+    total = torch.zeros(len(rows), len(columns), dtype=torch.float64, device="cpu")
     for selected_layer in selected:
         weights = selected_layer.weights
         sides = zip((rows, columns), weights.shape[2:], strict=True)
@@ -160,7 +160,7 @@ def _tokens_as_words(tokens: Sequence[str]) -> list[tuple[str, list[int]]]:
 
 def _word_of_each_token(words: Sequence[tuple[str, Sequence[int]]], num_tokens: int) -> Tensor:
     """The number of the word of each token, (tokens,)."""
-    numbers = torch.full((num_tokens,), -1)
+    numbers = torch.full((num_tokens,), -1, device="cpu")
     for number, (_, positions) in enumerate(words):
         numbers[list(positions)] = number
     return numbers

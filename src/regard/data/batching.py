@@ -300,4 +300,5 @@ def pad_batch(sequences: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, 
     with Checks() as checks:
         checks.that(len(sequences) > 0, "sequences: expected at least one, got none")
     rows = [torch.as_tensor(sequence, dtype=torch.long) for sequence in sequences]
-    return pad_sequence(rows, batch_first=True, padding_value=pad_id), torch.tensor([len(row) for row in rows])
+    lengths = torch.tensor([len(row) for row in rows], device="cpu")
+    return pad_sequence(rows, batch_first=True, padding_value=pad_id), lengths

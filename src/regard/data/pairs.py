@@ -247,5 +247,5 @@ def collate_sources(
 def _append(padded: Tensor, lengths: Tensor, token_id: int, pad_id: int) -> tuple[Tensor, Tensor]:
     """Append a token to each padded row."""
     longer = functional.pad(padded, (0, 1), value=pad_id)
-    longer[torch.arange(len(lengths)), lengths] = token_id
+    longer[torch.arange(len(lengths), device="cpu"), lengths] = token_id
     return longer, lengths + 1

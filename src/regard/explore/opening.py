@@ -86,7 +86,7 @@ def opening_head(recording: Recording) -> OpeningHead:
             reason += f"{contrast:.2f} more attention than other {units} do."
             break
     else:
-        rows = [_sample(torch.tensor(valid_rows_and_columns(layer)[0])) for layer in layers]
+        rows = [_sample(torch.tensor(valid_rows_and_columns(layer)[0], device="cpu")) for layer in layers]
         matrices = [layer.weights.detach().at(queries=each) for layer, each in zip(layers, rows, strict=True)]
         entropies = [_mean(matrix.entropy()[0].cpu()) for matrix in matrices]
         number, head = _largest([-entropy for entropy in entropies])
@@ -140,10 +140,10 @@ def _contrasts(
     weights, keys = layer.weights.detach(), len(is_key)
     heads = range(weights.shape[1]) if heads is None else heads
     if not len(queries):
-        return queries, torch.zeros(len(heads), 0)
+        return queries, torch.zeros(len(heads), 0, device="cpu")
     is_compared = is_key.expand(len(queries), keys)
     if layer.kind != "cross":
-        distance = torch.arange(keys) - (queries + weights.request.offset)[:, None]
+        distance = torch.arange(keys, device="cpu") - (queries + weights.request.offset)[:, None]
         is_compared = is_compared & (distance.abs() > (0 if neighbors else 1))
     step, parts = max(1, MAX_CELLS // (len(queries) * keys)), []
     for start in range(0, len(heads), step):
@@ -155,14 +155,14 @@ def _contrasts(
 
 def _words(layer: Layer) -> tuple[Int[Tensor, " queries"], Bool[Tensor, " keys"]]:
     """The queries that are words, or a sample of them, and whether each key is one."""
-    is_query, is_key = (torch.tensor(_are_words(each)) for each in (layer.query_tokens, layer.key_tokens))
-    valid = [torch.tensor(axis, dtype=torch.int64) for axis in valid_rows_and_columns(layer)]
+    is_query, is_key = (torch.tensor(_are_words(each), device="cpu") for each in (layer.query_tokens, layer.key_tokens))
+    valid = [torch.tensor(axis, dtype=torch.int64, device="cpu") for axis in valid_rows_and_columns(layer)]
     for is_word, axis in zip((is_query, is_key), valid, strict=True):
-        is_word &= torch.isin(torch.arange(len(is_word)), axis)
+        is_word &= torch.isin(torch.arange(len(is_word), device="cpu"), axis)
     if layer.kind != "cross":
         first = int(valid[1][0]) if len(valid[1]) else 0  # after padding on the left
         is_key[first] = False
-        is_query &= torch.arange(len(is_query)) + layer.weights.request.offset != first
+        is_query &= torch.arange(len(is_query), device="cpu") + layer.weights.request.offset != first
     return _sample(is_query.nonzero().flatten()), is_key
 
 
@@ -181,7 +181,7 @@ def _sample(rows: Int[Tensor, " rows"]) -> Int[Tensor, " sample"]:
     """The rows, or `MAX_QUERIES` of them at equal distances."""
     if len(rows) <= MAX_QUERIES:
         return rows
-    return rows[torch.linspace(0, len(rows) - 1, MAX_QUERIES).round().long()]
+    return rows[torch.linspace(0, len(rows) - 1, MAX_QUERIES, device="cpu").round().long()]
 
 
 def _mean(rows: Float[Tensor, "heads rows"]) -> Float[Tensor, " heads"]:

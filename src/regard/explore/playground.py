@@ -252,7 +252,7 @@ def _place_tensors(model: Transformer | GPT | Bert) -> dict[str, Tensor]:
         if isinstance(positions, RotaryPositions):
             tensors["rotary"] = positions.table_for(length)[:, :length]
         else:
-            zeros = torch.zeros(1, model.config.num_heads, length, 1)
+            zeros = torch.zeros(1, model.config.num_heads, length, 1, device="cpu")
             scores = regard.weights(zeros, zeros, score=positions.score_bias()).scores.dense()[0].detach()
             tensors[f"{stack}_bias"] = torch.cat([scores[:, -1], scores[:, 0, 1:]], dim=1)
     return tensors

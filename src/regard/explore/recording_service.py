@@ -214,7 +214,7 @@ class RecordingService:
             show: What is summed.
         """
         self._overview(layer, head)
-        counts = torch.ones(right + 1 - left, dtype=torch.float64)
+        counts = torch.ones(right + 1 - left, dtype=torch.float64, device="cpu")
         counts[[key - left for key in hidden if left <= key <= right]] = 0
         with single_threaded(self._threads):
             steps = self._steps(layer, head, KeyRange(top, bottom + 1), KeyRange(left, right + 1), show)

@@ -142,7 +142,7 @@ class LayerData:
 def _pool(x: Tensor, size: int, axis: int) -> Tensor:
     """Sums over groups of `size` entries of an axis."""
     count = -(-x.shape[axis] // size)
-    group = torch.arange(x.shape[axis]) // size
+    group = torch.arange(x.shape[axis], device="cpu") // size
     return x.new_zeros(*x.shape[:axis], count, *x.shape[axis + 1 :]).index_add_(axis, group, x)
 
 
@@ -157,7 +157,7 @@ def build_dense(layer: Layer) -> LayerData:
         "query_order": _tie_order(weights.mT.contiguous(), codes.mT.contiguous()),
     }
     header = {"storage": "dense", "levels": [1]}
-    return LayerData(weights, allowed, torch.ones(weights.shape[1]), header, tensors)
+    return LayerData(weights, allowed, torch.ones(weights.shape[1], device="cpu"), header, tensors)
 
 
 def _tie_order(weights: Tensor, codes: Tensor) -> np.ndarray:
@@ -178,7 +178,7 @@ def _tie_order(weights: Tensor, codes: Tensor) -> np.ndarray:
 
 def _sort_keys(values: Tensor) -> Tensor:
     """Distinct numbers in the order of the values and, where these are equal, in that of the text."""
-    return (values.long() << 32) - torch.arange(values.shape[-1])
+    return (values.long() << 32) - torch.arange(values.shape[-1], device="cpu")
 
 
 def _index_bytes(count: int) -> int:
@@ -240,7 +240,9 @@ def _sketch_tensors(measured: Mapping[str, Any], keys: int) -> dict[str, np.ndar
 
 def block_lengths(count: int, size: int) -> Tensor:
     """The number of cells of each block along an axis."""
-    return torch.tensor([min(size, count - start) for start in range(0, count, size)], dtype=torch.float32)
+    return torch.tensor(
+        [min(size, count - start) for start in range(0, count, size)], dtype=torch.float32, device="cpu"
+    )
 
 
 def allowed_blocks(request: AttentionRequest, size: int, runs: MaskRuns | None = None) -> Tensor:
@@ -253,7 +255,9 @@ def allowed_blocks(request: AttentionRequest, size: int, runs: MaskRuns | None =
     """
     _, heads, queries, keys = request.shape
     if request.mask is None:
-        return torch.ones(1, len(block_lengths(queries, size)), len(block_lengths(keys, size)), dtype=torch.bool)
+        return torch.ones(
+            1, len(block_lengths(queries, size)), len(block_lengths(keys, size)), dtype=torch.bool, device="cpu"
+        )
     step = max(size, MASK_CHUNK_ROWS // size * size)
     blocks = []
     for start in range(0, queries, step):

@@ -124,10 +124,10 @@ def _words(tokens: Sequence[str]) -> list[int]:
 
 def _strongest_pair(trace: Trace, weights: Tensor, words: Sequence[int]) -> tuple[int, int]:
     """The word with the largest weight (queries, keys) on another word, and the key of that weight."""
-    rows, columns = torch.tensor(words), torch.tensor(_words(axis_tokens(trace, "key")))
+    rows, columns = torch.tensor(words, device="cpu"), torch.tensor(_words(axis_tokens(trace, "key")), device="cpu")
     candidates = torch.full_like(weights, -2.0)
     candidates[rows[:, None], columns] = weights[rows[:, None], columns]
     if trace.steps[0].axes[0] == "token":  # self-attention: a word itself only if there is no other
-        candidates -= 2 * torch.eye(*weights.shape)
+        candidates -= 2 * torch.eye(*weights.shape, device="cpu")
     index, key = divmod(int(candidates.argmax()), weights.shape[1])
     return index, key

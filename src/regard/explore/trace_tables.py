@@ -165,7 +165,7 @@ def _number(number: float, step: str) -> str:
 
 
 def _select(matrix: Tensor, rows: Sequence[int], columns: Sequence[int]) -> Tensor:
-    return matrix[torch.tensor(rows)][:, torch.tensor(columns)]
+    return matrix[torch.tensor(rows, device="cpu")][:, torch.tensor(columns, device="cpu")]
 
 
 def _check(trace: Trace, queries: Sequence[int] | None, heads: Sequence[int] | None) -> None:

@@ -21,7 +21,9 @@ def fast_topk(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     full, rest = logits.tensor_split([groups * GROUP_SIZE], dim=1)
     grouped = full.unflatten(1, (groups, GROUP_SIZE))
     top_groups = grouped.amax(2).topk(k, dim=1, sorted=False).indices  # (rows, k)
-    members = grouped[torch.arange(len(logits))[:, None], top_groups].flatten(1)  # (rows, k · GROUP_SIZE)
+    members = grouped[torch.arange(len(logits), device=logits.device)[:, None], top_groups].flatten(
+        1
+    )  # (rows, k · GROUP_SIZE)
     values, positions = torch.cat([members, rest], dim=1).topk(k, dim=1)
     # The rest is shorter than a group, so it counts as one more.
     first = torch.cat([top_groups * GROUP_SIZE, torch.full_like(top_groups[:, :1], groups * GROUP_SIZE)], dim=1)

@@ -140,7 +140,7 @@ class RNNSearch(EncoderDecoder):
     ) -> tuple[Tensor, tuple[AttentionOutput, ...]]:
         """The encoder's states, forward and backward concatenated; zeros at padding."""
         embedded = self._embed(src, self.src_embedding)
-        lengths = torch.full((len(src),), src.shape[1]) if src_lengths is None else src_lengths.cpu()
+        lengths = torch.full((len(src),), src.shape[1], device="cpu") if src_lengths is None else src_lengths.cpu()
         packed = nn.utils.rnn.pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
         states, _ = functional_call(self.encoder, _parameters_as(self.encoder, embedded.dtype), (packed,))
         memory, _ = nn.utils.rnn.pad_packed_sequence(states, batch_first=True, total_length=src.shape[1])

@@ -77,7 +77,11 @@ def resolve_index(checks: Checks, name: str, index: Any, size: int, device: torc
         InvalidType: If it is not an index.
     """
     try:
-        indices = torch.arange(size, device=device)[index] if isinstance(index, slice) else torch.as_tensor(index)
+        indices = (
+            torch.arange(size, device=device)[index]
+            if isinstance(index, slice)
+            else torch.as_tensor(index, device=device)
+        )
     except (TypeError, ValueError, RuntimeError):
         raise InvalidType(
             f"{name}: expected an int, several or a slice with a positive step, got {short_repr(index)}"

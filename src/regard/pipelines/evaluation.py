@@ -166,7 +166,7 @@ def evaluate_classifier(encoder: TextEncoder | Folder, examples: Sequence[tuple[
     with Checks() as checks:
         for label in sorted({label for _, label in examples} - set(labels)):
             checks.fail(f"{name}: expected one of the classes {', '.join(map(repr, labels))}, got {short_repr(label)}")
-    confusion = torch.zeros(len(labels), len(labels), dtype=torch.int64)
+    confusion = torch.zeros(len(labels), len(labels), dtype=torch.int64, device="cpu")
     for (_, label), prediction in zip(examples, encoder.classify(texts), strict=True):
         confusion[labels.index(label), labels.index(prediction.label)] += 1
     metrics = classification_metrics(confusion)

@@ -104,7 +104,7 @@ class TextEncoder(SelfAttentionPipeline[Bert]):
         """
         self.check_head("sentence_embedding")
         rows = self._run_batched(self._encode(texts), self._forward)
-        return torch.stack(rows) if rows else torch.empty(0, self.model.config.d_model)
+        return torch.stack(rows) if rows else torch.empty(0, self.model.config.d_model, device="cpu")
 
     def classify(self, texts: Sequence[str]) -> list[Prediction]:
         """Predict the class of each text.

@@ -57,8 +57,10 @@ class Windows:
     def tokens(self) -> Int[Tensor, "windows tokens"]:
         """(windows, tokens) The index of each token in the image, row by row; −1 for padding."""
         rows, columns, size = self.rows, self.columns, self.size
-        grid = torch.full((rows * size, columns * size), -1)
-        grid[: self.height, : self.width] = torch.arange(self.height * self.width).view(self.height, self.width)
+        grid = torch.full((rows * size, columns * size), -1, device="cpu")
+        grid[: self.height, : self.width] = torch.arange(self.height * self.width, device="cpu").view(
+            self.height, self.width
+        )
         grid = grid.roll((-self.shift, -self.shift), (0, 1))
         return grid.view(rows, size, columns, size).transpose(1, 2).reshape(rows * columns, size * size)
 

@@ -171,7 +171,7 @@ def add_attention(
     formula, values = "Vⱼ", value[:, None]
     if isinstance(positions, RelativePositions):
         formula, reach = "(Vⱼ + b[j − i])", positions.max_distance
-        distance = torch.arange(keys) - torch.arange(queries)[:, None]
+        distance = torch.arange(keys, device="cpu") - torch.arange(queries, device="cpu")[:, None]
         vectors = positions.value_embedding[distance.clamp(-reach, reach) + reach]
         why = "A learned vector for each distance is added to the values, too."
         values = values + add("b by distance", "b[j − i], added to the values", "query key dim", vectors, why)
