@@ -60,6 +60,7 @@ def test_each_instruction_set_is_right(level, tmp_path):
     assert out == f"{level} None\nTrue\n"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the compiler is called as on Linux")
 def test_the_tiles_of_amx_are_right_where_they_are_emulated(tmp_path):
     compiler = shutil.which("g++") or pytest.skip("there is no g++")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.pairwise import everything
+from helpers.pairwise import everything, sampled
 from regard.models import GPT, Bert, BertConfig, GPTConfig, Transformer, TransformerConfig
 from regard.nn import FeedForward, MultiHeadAttention, TransformerLayer
 from regard.ops.masks import Causal, Padding
@@ -95,7 +95,7 @@ def make_gpt(positions: str, **rates: float) -> GPT:
     return model
 
 
-@pytest.mark.parametrize("positions", ["relative", "alibi", "t5", "rotary", "learned"])
+@pytest.mark.parametrize("positions", sampled(["relative", "alibi", "t5", "rotary", "learned"], 2))
 def test_a_compiled_gpt_gives_the_same_logits_and_gradients(positions):
     model = make_gpt(positions)
     compare(lambda words: {"logits": model(words).logits}, [WORDS], list(model.parameters()))
@@ -112,7 +112,12 @@ def test_a_compiled_gpt_drops_in_training_and_has_finite_gradients():
 
 
 @pytest.mark.parametrize(
-    ("backend", "dtype"), [("aot_eager", torch.float32), ("aot_eager", torch.bfloat16), ("inductor", torch.float32)]
+    ("backend", "dtype"),
+    [
+        ("aot_eager", torch.float32),
+        pytest.param("aot_eager", torch.bfloat16, marks=pytest.mark.slow),
+        pytest.param("inductor", torch.float32, marks=pytest.mark.slow),
+    ],
 )
 def test_a_layer_with_dropout_is_trained_as_one_graph(backend, dtype):
     attention = MultiHeadAttention(16, 4, dropout=0.3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from helpers.pairwise import pairwise
 from regard import Causal, weights
 from regard.errors import InvalidArgument, StaleView
 from regard.ops import GradientMatrix, ProductMatrix
@@ -65,9 +66,7 @@ READS = {
 }
 
 
-@pytest.mark.parametrize("rows", [1, 4, 6])
-@pytest.mark.parametrize("read", READS)
-@pytest.mark.parametrize("name", matrices())
+@pytest.mark.parametrize(("name", "read", "rows"), pairwise([*matrices()], [*READS], [1, 4, 6]))
 def test_what_is_read_is_that_of_the_dense_matrix(name, read, rows, monkeypatch):
     blocks = RowBlocks.query_blocks
     monkeypatch.setattr(RowBlocks, "query_blocks", lambda matrix: blocks(matrix, 2 * 4 * 9 * rows))

@@ -89,6 +89,7 @@ def submit(folder: Path, bin_folder: Path, *options: str) -> str:
     return output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("per_node", TASKS_PER_NODE)
 def test_tasks_of_slurm(tmp_path: Path, expected: dict[str, bytes], per_node: int) -> None:
     (tmp_path / "bin").mkdir()
@@ -134,6 +135,7 @@ def pods(name: str, address: str) -> list[dict[str, Any]]:
     return [{**container, "environment": each | port} for container, each in zip(containers, added, strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_pods_of_kubernetes(tmp_path: Path, expected: dict[str, bytes], name: str) -> None:
     folder = working_directory(tmp_path / "shared")

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
 import regard
+from helpers.pairwise import pairwise
 from regard.errors import InvalidArgument, InvalidType
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -54,9 +55,7 @@ SCORE_MODS = {
 }
 
 
-@pytest.mark.parametrize("kv_heads", [HEADS, 2])
-@pytest.mark.parametrize("is_masked", [False, True])
-@pytest.mark.parametrize("name", SCORE_MODS)
+@pytest.mark.parametrize(("name", "is_masked", "kv_heads"), pairwise([*SCORE_MODS], [False, True], [HEADS, 2]))
 def test_output_lse_and_weights_are_those_of_flex_attention(name, is_masked, kv_heads):
     query, key, value = tensors(kv_heads=kv_heads)
     score_mod = SCORE_MODS[name]

@@ -25,6 +25,7 @@ def recurrent(keys):
     return keys
 
 
+@pytest.mark.slow
 def test_rnn_search_learns_and_works_with_all_commands(recurrent, words, tmp_path, capsys, monkeypatch):
     recurrent["trainer"]["max_steps"] = 150
     recurrent["validation"]["every_n_steps"] = 50

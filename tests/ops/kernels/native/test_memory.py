@@ -79,6 +79,7 @@ def sanitized(tmp_path_factory) -> tuple[Path, dict[str, str]]:
     return path, environment | options | {"REGARD_ISA": loaded.level}
 
 
+@pytest.mark.slow
 def test_sanitizers_find_nothing(sanitized):
     path, environment = sanitized
     code = (
@@ -91,6 +92,7 @@ def test_sanitizers_find_nothing(sanitized):
     assert completed.stdout.startswith("ran ")
 
 
+@pytest.mark.slow
 def test_sanitizers_would_find_a_read_that_goes_too_far(sanitized):
     path, environment = sanitized
     code = (  # without torch, which takes seconds to import under a sanitizer
