@@ -2,11 +2,12 @@
 
 contacts: ESM-2 of 12 layers of 20 heads, width 480 (the sizes of esm2_t12_35M), predicts the contacts of a protein.
 word_timestamps: Whisper base (6 + 6 layers of 8 heads, width 512) finds the times of tokens in 30 seconds.
+eviction: a Llama of 4 layers of 16 heads, width 1,024, reads a prompt and keeps half of its keys by the policy H2O.
 
-Both have random weights in float32, and the two of a pair run in turn. Memory is the peak above that before, in
+All have random weights in float32, and the two of a pair run in turn. Memory is the peak above that before, in
 processes of their own. Where eager attention would need more memory than `--max-gigabytes`, only ours runs.
 
-Run: ``python benchmarks/jobs.py``; for a quick check: ``--residues 64 --new 4 --rounds 1``.
+Run: ``python benchmarks/jobs.py``; for a quick check: ``--residues 64 --new 4 --prompt 64 --rounds 1``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,15 @@ from typing import Any
 import torch
 from memory import in_subprocess, peak_megabytes
 from timing import Run, relative_time, report, seconds
-from transformers import EsmConfig, EsmModel, WhisperConfig, WhisperForConditionalGeneration
+from transformers import (
+    DynamicCache,
+    EsmConfig,
+    EsmModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    WhisperConfig,
+    WhisperForConditionalGeneration,
+)
 
 import regard
 from watching import keep_freed_memory
@@ -78,14 +87,59 @@ def word_timestamps(new: int) -> dict[str, Run]:
     return {"regard": ours, "eager": lambda: eager.generate(features, return_token_timestamps=True, **call)}
 
 
-JOBS: dict[str, Callable[[int], dict[str, Run]]] = {"contacts": contacts, "word_timestamps": word_timestamps}
+def eviction(tokens: int) -> dict[str, Run]:
+    """Ours, and the sums of the weights that eager attention returns."""
+    config = LlamaConfig(
+        vocab_size=1000,
+        hidden_size=1024,
+        intermediate_size=2816,
+        num_hidden_layers=4,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        max_position_embeddings=2**16,
+    )
+    model = LlamaForCausalLM(config).eval()
+    eager = deepcopy(model)
+    eager.set_attn_implementation("eager")
+    ids, half = torch.randint(1000, (1, tokens)), tokens // 2
+
+    def ours() -> object:
+        cache = regard.jobs.EvictingCache(model, "h2o", half)
+        with torch.no_grad():
+            return model(ids, past_key_values=cache, logits_to_keep=1).logits, cache
+
+    def dense() -> object:
+        cache: Any = DynamicCache()
+        with torch.no_grad():
+            output = eager(ids, past_key_values=cache, logits_to_keep=1, output_attentions=True)
+            for layer, weights in zip(cache.layers, output.attentions, strict=True):
+                received = weights.sum(2).unflatten(1, (config.num_key_value_heads, -1)).sum(2)
+                received[..., tokens - half // 2 :] = torch.inf
+                index = received.topk(half).indices.sort().values[..., None].expand(-1, -1, -1, 64)
+                layer.keys, layer.values = layer.keys.gather(2, index), layer.values.gather(2, index)
+        return output.logits, cache
+
+    return {"regard": ours, "eager": dense}
+
+
+JOBS: dict[str, Callable[[int], dict[str, Run]]] = {
+    "contacts": contacts,
+    "word_timestamps": word_timestamps,
+    "eviction": eviction,
+}
+
+
+def eager_gigabytes(job: str, size: int) -> float:
+    """The memory of the maps of all heads that eager attention holds; 0 where it is little."""
+    maps = {"contacts": 3 * LAYERS * HEADS, "eviction": 4 * 16}.get(job, 0)
+    return maps * size**2 * 4 / 1e9
 
 
 def memory_of(job: str, size: int, implementation: str) -> float:
     """Peak memory in MB of a job."""
     torch.manual_seed(SEED)
-    run = JOBS[job](size)[implementation]
-    JOBS[job](16)[implementation]()  # warm-up: allocates what is kept between calls
+    run, warm_up = (JOBS[job](each)[implementation] for each in (size, 16))
+    warm_up()  # allocates what is kept between calls; its model stays, or the run would use its memory
     return peak_megabytes(run)
 
 
@@ -93,6 +147,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--residues", type=int, nargs="*", default=[128, 512, 1024, 4000], help="sizes of proteins")
     parser.add_argument("--new", type=int, nargs="*", default=[32, 200], help="tokens that Whisper generates")
+    parser.add_argument("--prompt", type=int, nargs="*", default=[256, 2048, 16384], help="tokens that Llama reads")
     parser.add_argument("--rounds", type=int, default=5, help="of each pair")
     parser.add_argument("--max-gigabytes", type=float, default=16, help="of eager attention")
     arguments = parser.parse_args()
@@ -103,11 +158,12 @@ def main() -> None:
     for job, sizes, unit in (
         ("contacts", arguments.residues, "residues"),
         ("word_timestamps", arguments.new, "tokens"),
+        ("eviction", arguments.prompt, "tokens"),
     ):
         for size in sizes:
             torch.manual_seed(SEED)
             runs, name = JOBS[job](size), f"{job}, {size:,} {unit}"
-            is_too_large = job == "contacts" and 3 * LAYERS * HEADS * size**2 * 4 > arguments.max_gigabytes * 1e9
+            is_too_large = eager_gigabytes(job, size) > arguments.max_gigabytes
             if is_too_large:
                 alone[name] = round(seconds(runs["regard"]), 1)
                 print(f"jobs: {name}: {alone[name]} s; eager attention was not run")

@@ -1,8 +1,10 @@
-"""What people compute from attention weights, without eager attention."""
+"""What people compute from attention weights, without eager attention.
+
+The public names are listed in ``__init__.pyi`` and loaded when they are first used.
+"""
 
 from __future__ import annotations
 
-from regard.jobs.esm import contacts
-from regard.jobs.whisper import word_timestamps
+import lazy_loader
 
-__all__ = ["contacts", "word_timestamps"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

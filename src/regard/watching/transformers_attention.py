@@ -52,6 +52,18 @@ ORIGINAL = "_regard_original"
 """The attribute of a wrapper that holds the function that it wraps."""
 
 
+def attention_interfaces(classes: Collection[type[nn.Module]]) -> list[Any]:
+    """The attention interfaces of a model with modules of these classes, each once."""
+    from transformers import AttentionInterface
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    # A file may have an interface of its own, and a class inherit from another file.
+    files = {base.__module__ for cls in classes for base in cls.__mro__}
+    own = [getattr(sys.modules.get(name), "ALL_ATTENTION_FUNCTIONS", None) for name in files]
+    every = [ALL_ATTENTION_FUNCTIONS, *[each for each in own if isinstance(each, AttentionInterface)]]
+    return list({id(each): each for each in every}.values())
+
+
 def wrap_interfaces(interfaces: dict[int, Any], classes: Collection[type[nn.Module]]) -> None:
     """Wrap the functions of the attention interfaces of a model that are not yet wrapped.
 
@@ -59,15 +71,9 @@ def wrap_interfaces(interfaces: dict[int, Any], classes: Collection[type[nn.Modu
         interfaces: Takes the interfaces by id, each before it is changed, for `unwrap_interfaces`.
         classes: Those of the model's modules.
     """
-    from transformers import AttentionInterface
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    # A file may have an interface of its own, and a class inherit from another file.
-    files = {base.__module__ for cls in classes for base in cls.__mro__}
-    own = [getattr(sys.modules.get(name), "ALL_ATTENTION_FUNCTIONS", None) for name in files]
-    attention = [ALL_ATTENTION_FUNCTIONS, *[each for each in own if isinstance(each, AttentionInterface)]]
-    every: list[Any] = [*attention, ALL_MASK_ATTENTION_FUNCTIONS]
+    every: list[Any] = [*attention_interfaces(classes), ALL_MASK_ATTENTION_FUNCTIONS]
     for interface in every:
         interfaces[id(interface)] = interface
         is_mask = interface is ALL_MASK_ATTENTION_FUNCTIONS

@@ -1,0 +1,532 @@
+"""regard.jobs.EvictingCache keeps the keys of a dense reference; the model attends to these keys alone."""
+
+from __future__ import annotations
+
+import gc
+from copy import deepcopy
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import pad
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import (
+    AttentionInterface,
+    AutoModelForCausalLM,
+    BartConfig,
+    BartForCausalLM,
+    BloomConfig,
+    BloomForCausalLM,
+    DynamicCache,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GPT2Config,
+    GptOssConfig,
+    LlamaConfig,
+    MarianConfig,
+    MarianMTModel,
+    MistralConfig,
+)
+
+import regard.transformers
+from regard.errors import InvalidArgument, InvalidType
+from regard.jobs import EvictingCache
+
+LAYERS, HEADS, KV_HEADS, PROMPT, NEW = 2, 4, 2, 20, 5
+SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS}
+SIZES |= {"vocab_size": 99, "initializer_range": 0.3, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+SHARED = SIZES | {"num_key_value_heads": KV_HEADS}
+CONFIGS = {
+    "llama": LlamaConfig(**SHARED),
+    "gpt2": GPT2Config(**SIZES),
+    "gemma2": Gemma2Config(**SHARED, head_dim=8, sliding_window=64, layer_types=["full_attention"] * LAYERS),
+    "gemma3": Gemma3TextConfig(
+        **SHARED, head_dim=8, sliding_window=8, layer_types=["sliding_attention", "full_attention"]
+    ),
+    "gpt_oss": GptOssConfig(
+        **SHARED, head_dim=8, num_local_experts=2, num_experts_per_tok=1, layer_types=["full_attention"] * LAYERS
+    ),
+}
+
+
+def make(name="llama", implementation="sdpa"):
+    torch.manual_seed(0)
+    config = deepcopy(CONFIGS[name])
+    return AutoModelForCausalLM.from_config(config, attn_implementation=implementation).eval()
+
+
+def tokens(batch=2, length=PROMPT + NEW, padding=False):
+    """Ids, and their mask with padding on the left of the first sequence."""
+    torch.manual_seed(1)
+    ids, mask = torch.randint(3, 99, (batch, length)), torch.ones(batch, length).long()
+    if padding:
+        mask[0, :6] = 0
+    return ids, mask
+
+
+def read(model, cache, ids, mask=None, chunks=(PROMPT,)):
+    """Logits of all tokens, read in chunks and then one by one, and the positions that each pass leaves."""
+    logits, kept, start = [], [], 0
+    sizes = [*chunks, *[1] * (ids.shape[1] - sum(chunks))]
+    with torch.no_grad():
+        for size in sizes:
+            stop = start + size
+            seen = None if mask is None else mask[:, :stop]
+            logits.append(model(ids[:, start:stop], attention_mask=seen, past_key_values=cache).logits)
+            kept.append([layer.positions for layer in cache.layers])
+            start = stop
+    return torch.cat(logits, 1), kept
+
+
+ALLOWED: dict[int, torch.Tensor] = {}
+WEIGHTS: dict[int, torch.Tensor] = {}
+
+
+def restricted(module, query, key, value, attention_mask, scaling, **options):
+    """Dense attention to the keys in `ALLOWED`, (batch, heads, queries, keys), which keeps its weights."""
+    group = query.shape[1] // key.shape[1]
+    scores = query @ key.repeat_interleave(group, 1).mT * scaling
+    scores = scores.masked_fill(~ALLOWED[module.layer_idx].repeat_interleave(group, 1), torch.finfo(torch.float32).min)
+    WEIGHTS[module.layer_idx] = scores.softmax(-1)
+    return (scores.softmax(-1) @ value.repeat_interleave(group, 1)).transpose(1, 2), WEIGHTS[module.layer_idx]
+
+
+AttentionInterface.register("restricted", restricted)
+
+
+def neighbors(scores, size=5):
+    return pad(scores, (size // 2, size // 2)).unfold(-1, size, 1).mean(-1)
+
+
+def dense_policy(policy, total, weights, alive, counts, window):
+    """What a policy keeps, one head after the other: (kv_heads, tokens) bool.
+
+    Args:
+        policy: Its name.
+        total: (kv_heads, tokens) all that was received until now.
+        weights: (heads, queries, tokens) of the new queries.
+        alive: (kv_heads, tokens) what could be attended to.
+        counts: How many tokens each head keeps.
+        window: How many of the last tokens.
+    """
+    queries, length = weights.shape[1:]
+    by_head = weights.unflatten(0, (KV_HEADS, -1))
+    kept = torch.zeros_like(alive)
+    for head, count in enumerate(counts):
+        present = alive[head].nonzero()[:, 0].tolist()
+        last = {"h2o": count // 2, "snapkv": min(window or 0, count), "tova": 0}[policy]
+        recent, older = present[len(present) - last :], present[: len(present) - last]
+        if policy == "h2o":
+            score = total[head]
+        elif policy == "tova":
+            score = weights[:, -1].mean(0)
+        else:
+            older = [place for place in present if place < length - min(window, queries)]
+            score = torch.zeros(length)
+            score[older] = neighbors(by_head[head, :, -window:].sum((0, 1))[older])
+            older = [place for place in older if place not in recent]
+        best = sorted(older, key=lambda place: -score[place])[: count - last]
+        kept[head, recent + best] = True
+    return kept
+
+
+def reference(model, ids, mask, policy, counts, window, chunks=(PROMPT,)):
+    """The logits and the kept positions, by dense attention to all tokens in each step, without any cache."""
+    model = deepcopy(model)
+    model.set_attn_implementation("restricted")
+    batch, start = len(ids), 0
+    alive = {layer: mask.bool()[:, None, :0].expand(-1, KV_HEADS, -1) for layer in range(LAYERS)}
+    total = {layer: torch.zeros(batch, KV_HEADS, 0) for layer in range(LAYERS)}
+    rows = {layer: torch.zeros(batch, KV_HEADS, 0, 0, dtype=torch.bool) for layer in range(LAYERS)}
+    logits, kept = [], []
+    for size in [*chunks, *[1] * (ids.shape[1] - sum(chunks))]:
+        stop = start + size
+        for layer in range(LAYERS):
+            alive[layer] = torch.cat([alive[layer], mask.bool()[:, None, start:stop].expand(-1, KV_HEADS, -1)], 2)
+            causal = torch.ones(size, stop, dtype=torch.bool).tril(start)
+            new = alive[layer][:, :, None] & causal
+            rows[layer] = ALLOWED[layer] = torch.cat([pad(rows[layer], (0, size)), new], 2)
+        positions = (mask[:, :stop].cumsum(1) - 1).clamp(min=0)
+        with torch.no_grad():
+            logits.append(model(ids[:, :stop], position_ids=positions, use_cache=False).logits[:, start:])
+        for layer in range(LAYERS):
+            total[layer] = pad(total[layer], (0, size))
+            for row in range(batch):
+                weights = WEIGHTS[layer][row, :, start:] * mask[row, start:stop, None]
+                total[layer][row] += weights.unflatten(0, (KV_HEADS, -1)).sum((1, 2))
+                if policy == "snapkv" and size == 1:
+                    continue
+                of_layer = counts(layer, stop)
+                if min(of_layer) < alive[layer].shape[2]:
+                    alive[layer][row] = dense_policy(
+                        policy, total[layer][row], weights, alive[layer][row], of_layer, window
+                    )
+        kept.append([alive[layer].clone() for layer in range(LAYERS)])
+        start = stop
+    return torch.cat(logits, 1), kept
+
+
+BUDGETS = {
+    "keys": (10, lambda layer, length: [10] * KV_HEADS),
+    "share": (0.5, lambda layer, length: [round(length / 2)] * KV_HEADS),
+    "layers": ([7, 0.6], lambda layer, length: [[7, round(0.6 * length)][layer]] * KV_HEADS),
+    "heads": ([[6, 11], [9, 4]], lambda layer, length: [[6, 11], [9, 4]][layer]),
+}
+POLICIES = ("h2o", "snapkv", "tova")
+
+
+@pytest.mark.parametrize("padding", [False, True])
+@pytest.mark.parametrize(
+    ("policy", "name"),
+    [(policy, name) for policy in POLICIES for name in BUDGETS if (policy, name) != ("tova", "heads")],
+)
+def test_keys_and_logits_are_those_of_dense_attention(policy, name, padding):
+    """After the prompt and each token; with shared key heads and rotary embeddings."""
+    model, (ids, mask) = make(), tokens(padding=padding)
+    budget, counts = BUDGETS[name]
+    window = 4 if policy == "snapkv" else None
+    expected, expected_kept = reference(model, ids, mask, policy, counts, window)
+    cache = EvictingCache(model, policy, budget, window=window)
+    start, logits, kept = 0, [], []
+    with torch.no_grad():
+        for stop in [PROMPT, *range(PROMPT + 1, PROMPT + NEW + 1)]:
+            positions = (mask[:, :stop].cumsum(1) - 1).clamp(min=0)[:, start:]
+            output = model(
+                ids[:, start:stop], attention_mask=mask[:, :stop], position_ids=positions, past_key_values=cache
+            )
+            logits.append(output.logits)
+            kept.append([layer.positions for layer in cache.layers])
+            start = stop
+    logits = torch.cat(logits, 1)
+    torch.testing.assert_close(logits[mask.bool()], expected[mask.bool()], atol=1e-4, rtol=1e-4)
+    for ours, theirs in zip(kept, expected_kept, strict=True):
+        for positions, alive in zip(ours, theirs, strict=True):
+            for row in range(2):
+                real = {place for place in range(alive.shape[2]) if mask[row, place]}
+                for head in range(KV_HEADS):
+                    assert set(positions[row, head].tolist()) & real == set(alive[row, head].nonzero()[:, 0].tolist())
+    assert kept[0][0].shape[2] == max(counts(0, PROMPT))
+    if policy != "snapkv":
+        assert kept[-1][0].shape[2] == max(counts(0, PROMPT + NEW))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_prompt_in_chunks(policy):
+    model, (ids, mask) = make(), tokens()
+    chunks, window = (9, 7, 4), 3 if policy == "snapkv" else None
+    expected, _ = reference(model, ids, mask, policy, lambda layer, length: [6] * KV_HEADS, window, chunks)
+    logits, _ = read(model, EvictingCache(model, policy, 6, window=window), ids, chunks=chunks)
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "regard"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_attention_implementation_gives_the_same(policy, implementation):
+    ids, mask = tokens(padding=True)
+    results = []
+    for each in ("sdpa", implementation):
+        model = make(implementation=each)
+        budget = [6, 11] if policy == "tova" else [[6, 11], [9, 4]]
+        results.append(read(model, EvictingCache(model, policy, budget), ids, mask, (12, 8)))
+    (one, kept), (other, other_kept) = results
+    torch.testing.assert_close(one[mask.bool()], other[mask.bool()], atol=1e-4, rtol=1e-4)
+    assert all(map(torch.equal, tree_leaves(kept), tree_leaves(other_kept)))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2", "gpt_oss"])
+def test_scores_of_other_models_are_those_of_eager_attention(name):
+    """With learned positions; with soft-capped scores; with sinks."""
+    model, (ids, _) = make(name, "eager"), tokens(length=PROMPT)
+    with torch.no_grad():
+        attentions = model(ids, output_attentions=True).attentions
+    cache = EvictingCache(model, "h2o", 8)
+    read(model, cache, ids)
+    for layer, weights in zip(cache.layers, attentions, strict=True):
+        kv_heads = layer.keys.shape[1]
+        received = weights.sum(2).unflatten(1, (kv_heads, -1)).sum(2)
+        older = received[..., : PROMPT - 4].topk(4).indices.sort().values
+        recent = torch.arange(PROMPT - 4, PROMPT).expand(2, kv_heads, -1)
+        assert torch.equal(layer.positions, torch.cat([older, recent], 2))
+
+
+CALLS = {
+    "greedy": {"do_sample": False},
+    "beams": {"num_beams": 3, "do_sample": False},
+    "sampling": {"do_sample": True, "num_return_sequences": 2},
+    "chunks": {"do_sample": False, "prefill_chunk_size": 7},
+}
+
+
+def generate(model, cache, call, padding=True):
+    ids, mask = tokens(padding=padding, length=PROMPT)
+    torch.manual_seed(2)
+    return model.generate(
+        ids,
+        attention_mask=mask,
+        past_key_values=cache,
+        max_new_tokens=6,
+        return_dict_in_generate=True,
+        output_logits=True,
+        **call,
+    )
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("model", ["llama", "gpt2", "gemma3"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_budget_of_all_keys_changes_no_bit(policy, model, name):
+    model = make(model)
+    expected = generate(model, DynamicCache(config=model.config), CALLS[name])
+    actual = generate(model, EvictingCache(model, policy, 1.0), CALLS[name])
+    assert torch.equal(actual.sequences, expected.sequences)
+    assert all(map(torch.equal, actual.logits, expected.logits))
+
+
+def test_a_large_number_of_keys_changes_no_bit():
+    model = make()
+    expected, actual = (generate(model, cache, {}, False).logits for cache in (None, EvictingCache(model, "h2o", 1000)))
+    assert all(map(torch.equal, actual, expected))
+
+
+@pytest.mark.parametrize("call", ["greedy", "beams"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_generated_tokens_follow_from_the_keys_that_are_left(policy, call):
+    """The logits of `generate`, also of beams that change places, are those of passes over the same tokens."""
+    model = make()
+    output = generate(model, EvictingCache(model, policy, 8), CALLS[call], padding=False)
+    assert output.sequences.shape[1] > PROMPT + 2
+    for row, sequence in enumerate(output.sequences):
+        logits, _ = read(model, EvictingCache(model, policy, 8), sequence[None])
+        steps = range(PROMPT - 1, sequence.shape[0] - 1)
+        if call == "greedy":
+            actual = torch.stack([each[row] for each in output.logits])
+        else:
+            beams = output.beam_indices[row, : len(steps)]
+            actual = torch.stack([each[beam] for each, beam in zip(output.logits, beams.tolist(), strict=False)])
+        torch.testing.assert_close(actual, logits[0, steps.start : steps.stop], atol=1e-4, rtol=1e-4)
+
+
+def test_a_conversation_continues_with_the_same_cache_or_a_copy():
+    model, (ids, _) = make(), tokens(batch=1, length=PROMPT)
+    cache = EvictingCache(model, "h2o", 8)
+    one = model.generate(ids, past_key_values=cache, max_new_tokens=4, do_sample=False, eos_token_id=None)
+    copy = deepcopy(cache)
+    more = torch.cat([one, ids[:, :5]], 1)
+    outputs = [
+        model.generate(more, past_key_values=each, max_new_tokens=4, do_sample=False, eos_token_id=None)
+        for each in (cache, copy)
+    ]
+    assert torch.equal(*outputs)
+    expected, _ = read(model, EvictingCache(model, "h2o", 8), outputs[0], chunks=(PROMPT, 1, 1, 1, 6))
+    assert torch.equal(outputs[0][0, -4:], expected[0].argmax(-1)[-5:-1])
+    assert cache.get_seq_length() == outputs[0].shape[1] - 1
+    assert cache.layers[0].keys.shape[2] == 8
+    cache.reset()
+    again = model.generate(ids, past_key_values=cache, max_new_tokens=4, do_sample=False, eos_token_id=None)
+    assert torch.equal(again, one)
+
+
+def test_sequences_can_be_selected_and_repeated():
+    model, (ids, _) = make(), tokens()
+    caches = [EvictingCache(model, "h2o", 8) for _ in range(2)]
+    for cache in caches:
+        read(model, cache, ids[:, :PROMPT])
+    caches[0].batch_select_indices(torch.tensor([1]))
+    caches[0].batch_repeat_interleave(2)
+    caches[1].reorder_cache(torch.tensor([1, 1]))
+    with torch.no_grad():
+        one, other = (model(ids[1:, PROMPT:].repeat(2, 1), past_key_values=cache).logits for cache in caches)
+    assert torch.equal(one, other)
+    assert torch.equal(caches[0].layers[0].positions, caches[1].layers[0].positions)
+
+
+class Largest(TorchDispatchMode):
+    """The size of the largest tensor that is made."""
+
+    size = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **kwargs or {})
+        self.size = max([self.size, *(each.numel() for each in tree_leaves(result) if isinstance(each, torch.Tensor))])
+        return result
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_no_matrix_is_made(policy):
+    length = 600
+    model, (ids, _) = make(), tokens(batch=1, length=length)
+    with Largest() as largest, torch.no_grad():
+        model(ids, past_key_values=EvictingCache(model, policy, 50), logits_to_keep=1)
+    assert largest.size < length**2 / 2
+
+
+def test_the_model_is_what_it_was_before():
+    model, (ids, _) = make(), tokens(length=PROMPT)
+    hooks = model._forward_pre_hooks, model._forward_hooks
+    interface = AttentionInterface.get_interface
+    caches = [EvictingCache(model, "tova", 5) for _ in range(2)]
+    for cache in caches:
+        read(model, cache, ids)
+    with pytest.raises(IndexError):
+        model(torch.full((1, 3), 10**6), past_key_values=EvictingCache(model, "tova", 5))
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    assert "get_interface" not in vars(ALL_ATTENTION_FUNCTIONS)
+    assert ALL_ATTENTION_FUNCTIONS.get_interface.__func__ is interface
+    del cache, caches
+    gc.collect()
+    assert not any(hooks)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_a_watch_sees_the_keys_that_are_left():
+    model, (ids, _) = make(), tokens(length=PROMPT)
+    cache = EvictingCache(model, "snapkv", 8, window=4)
+    read(model, cache, ids)
+    with regard.watch(model) as result, torch.no_grad():
+        model(ids[:, :1], past_key_values=cache)
+    assert result.layers[0].weights.shape == (2, HEADS, 1, 9)
+
+
+@pytest.mark.parametrize("name", ["snapkv", "tova", "h2o"])
+def test_keys_are_those_of_kvpress(name):
+    """Where it is installed; its observed attention needs eager attention and divides by the queries of each key."""
+    presses = pytest.importorskip("kvpress")
+    ids, _ = tokens(length=PROMPT)
+    eager = make(implementation="eager")
+    press = {
+        "snapkv": partial(presses.SnapKVPress, window_size=4, kernel_size=5),
+        "tova": presses.TOVAPress,
+        "h2o": presses.ObservedAttentionPress,
+    }[name](compression_ratio=0.5)
+    scores = []
+
+    def score(module, args, kwargs, output):  # the hook of kvpress needs arguments that transformers no longer passes
+        layer = kwargs["past_key_values"].layers[module.layer_idx]
+        scores.append(press.score(module, kwargs["hidden_states"], layer.keys, layer.values, output[1], kwargs))
+
+    for layer in eager.model.layers:
+        layer.self_attn.register_forward_hook(score, with_kwargs=True)
+    with torch.no_grad():
+        eager(ids, past_key_values=DynamicCache())
+    model = make()
+    cache = EvictingCache(model, name, 0.5, window={"snapkv": 4, "tova": None, "h2o": 1}[name])
+    read(model, cache, ids)
+    for layer, theirs in zip(cache.layers, scores, strict=True):
+        if name == "h2o":  # sums instead of means, and the last key stays
+            theirs = theirs * torch.arange(PROMPT, 0, -1)
+            theirs[..., -1] = torch.inf
+        expected = theirs.topk(PROMPT // 2).indices
+        if name == "tova":  # the last key needs not stay
+            expected = theirs[..., :-1].topk(PROMPT // 2 - 1).indices
+        assert (layer.positions[..., None] == expected[:, :, None]).any(2).all()
+
+
+def no_run(model):
+    model.register_forward_hook(lambda *_: pytest.fail("the model ran"))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        (
+            {"policy": "h20"},
+            InvalidArgument,
+            "policy: expected one of h2o, snapkv, tova, got 'h20', did you mean 'h2o'",
+        ),
+        ({"budget": 0}, InvalidArgument, "budget: expected a share above 0 and at most 1, or a number of keys of at "),
+        ({"budget": 0.0}, InvalidArgument, r"got 0\.0"),
+        ({"budget": 1.5}, InvalidArgument, r"got 1\.5"),
+        ({"budget": float("nan")}, InvalidArgument, "got nan"),
+        ({"budget": -3}, InvalidArgument, "got -3"),
+        ({"budget": "half"}, InvalidType, "budget: .* got 'half'"),
+        ({"budget": True}, InvalidType, "got True"),
+        ({"budget": None}, InvalidType, "got None"),
+        ({"budget": [0.5]}, InvalidArgument, "budget: expected one for each of 2 layers, got 1"),
+        ({"budget": [0.5, [1, 2, 3]]}, InvalidArgument, r"budget\[1\]: expected one for each of 2 key heads, got 3"),
+        ({"budget": torch.tensor([[0.5, 0.5], [0.5, 2.0]])}, InvalidArgument, r"got 2\.0"),
+        ({"window": 0}, InvalidArgument, "window: expected an int of at least 1, or None, got 0"),
+        (
+            {"policy": "tova", "window": 4},
+            InvalidArgument,
+            "window: expected None for tova, which keeps no window, got 4",
+        ),
+        (
+            {"policy": "tova", "budget": [0.5, [3, 4]]},
+            InvalidArgument,
+            r"budget\[1\]: expected one for all key heads, be",
+        ),
+        ({"kernel_size": 4}, InvalidArgument, "kernel_size: expected an odd number, got 4"),
+        ({"kernel_size": 2.0}, InvalidType, r"kernel_size: expected an int of at least 1, got 2\.0"),
+    ],
+)
+def test_bad_arguments_are_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        EvictingCache(make(), **options)
+
+
+def test_models_that_cannot_evict_are_refused():
+    with pytest.raises(InvalidType, match="model: expected a decoder of transformers, got Linear"):
+        EvictingCache(nn.Linear(2, 2))
+    small = {"vocab_size": 9, "d_model": 8, "encoder_layers": 1, "decoder_layers": 1}
+    small |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
+    marian = MarianMTModel(MarianConfig(**small, pad_token_id=0, decoder_start_token_id=0))
+    with pytest.raises(InvalidArgument, match="model: expected a decoder without an encoder, got MarianMTModel"):
+        EvictingCache(marian)
+    bloom = BloomForCausalLM(BloomConfig(hidden_size=8, n_layer=1, n_head=2, vocab_size=9))
+    with pytest.raises(
+        InvalidArgument, match="model: expected one with transformers' attention interface, got BloomFo"
+    ):
+        EvictingCache(bloom)
+    sliding = AutoModelForCausalLM.from_config(MistralConfig(**SHARED, sliding_window=8))
+    with pytest.raises(InvalidArgument, match="model: expected layers of full attention, got MistralForCausalLM"):
+        EvictingCache(sliding)
+    model, (ids, _) = make(), tokens()
+    with pytest.raises(
+        InvalidArgument, match="model: expected positions in the keys, as rotary ones, got LlamaAttention"
+    ):
+        model(ids, past_key_values=EvictingCache(model), position_bias=torch.zeros(1, HEADS, *[ids.shape[1]] * 2))
+
+
+def test_calls_that_cannot_evict_are_refused_before_the_model_runs():
+    model, (ids, mask) = make(), tokens()
+    cache = EvictingCache(model, "h2o", 8)
+    with pytest.raises(
+        InvalidArgument, match="past_key_values: expected a call of the LlamaForCausalLM that this cache"
+    ):
+        make()(ids, past_key_values=cache)
+    with pytest.raises(InvalidArgument, match="got one of another model or of a part of it"):
+        model.model(ids, past_key_values=cache)
+    cache = EvictingCache(no_run(model), "h2o", 8)
+    with pytest.raises(
+        InvalidArgument, match=r"attention_mask: expected shape \(batch, tokens\) = \(2, 25\), got \(2, 9\)"
+    ):
+        model(ids, attention_mask=mask[:, :9], past_key_values=cache)
+    with pytest.raises(InvalidArgument, match=r"attention_mask: .* got \(2, 1, 25, 25\)"):
+        model(ids, attention_mask=torch.ones(2, 1, 25, 25), past_key_values=cache)
+    with pytest.raises(InvalidType, match="attention_mask: expected a tensor, got dict"):
+        model(ids, attention_mask={"full_attention": mask}, past_key_values=cache)
+    with pytest.raises(
+        InvalidArgument, match="past_key_values: expected a cache that can be cropped, as assisted gene"
+    ):
+        model.generate(ids, past_key_values=cache, prompt_lookup_num_tokens=2, max_new_tokens=4)
+    model.set_attn_implementation("flex_attention")
+    with pytest.raises(
+        InvalidArgument, match="model: expected an attention implementation among sdpa, eager, regard, go"
+    ):
+        model(ids, past_key_values=cache)
+
+
+def test_a_model_that_does_not_use_the_cache_is_noticed():
+    config = BartConfig(d_model=8, decoder_layers=1, decoder_attention_heads=2, vocab_size=9, decoder_ffn_dim=8)
+    model = BartForCausalLM(config).eval()
+    cache = EvictingCache(model)
+    original = model.forward
+    model.forward = lambda input_ids, past_key_values: original(input_ids)
+    with pytest.raises(
+        InvalidArgument, match="model: expected one that attends to the keys that it caches, got BartFor"
+    ):
+        model(torch.ones(1, 4).long(), past_key_values=cache)
