@@ -3,11 +3,12 @@
 contacts: ESM-2 of 12 layers of 20 heads, width 480 (the sizes of esm2_t12_35M), predicts the contacts of a protein.
 word_timestamps: Whisper base (6 + 6 layers of 8 heads, width 512) finds the times of tokens in 30 seconds.
 eviction: a Llama of 4 layers of 16 heads, width 1,024, reads a prompt and keeps half of its keys by the policy H2O.
+indexer: the loss of a lightning indexer (4 heads of 32) against the sum of 8 heads of 64, causal, forward and backward.
 
 All have random weights in float32, and the two of a pair run in turn. Memory is the peak above that before, in
 processes of their own. Where eager attention would need more memory than `--max-gigabytes`, only ours runs.
 
-Run: ``python benchmarks/jobs.py``; for a quick check: ``--residues 64 --new 4 --prompt 64 --rounds 1``.
+Run: ``python benchmarks/jobs.py``; for a quick check: ``--residues 64 --new 4 --prompt 64 --indexed 64 --rounds 1``.
 """
 
 from __future__ import annotations
@@ -122,16 +123,38 @@ def eviction(tokens: int) -> dict[str, Run]:
     return {"regard": ours, "eager": dense}
 
 
+def indexer(tokens: int) -> dict[str, Run]:
+    """Ours, and the sum of dense weights."""
+    query, key = torch.randn(2, 1, 8, tokens, 64).unbind()
+    parts = torch.randn(1, 4, tokens, 32), torch.randn(1, tokens, 32), torch.randn(1, 4, tokens)
+    leaves = [part.requires_grad_() for part in parts]
+
+    def ours() -> object:
+        weights = regard.weights(query, key, mask=regard.Causal())
+        return torch.autograd.grad(regard.nn.indexer_loss(weights, *leaves), leaves)
+
+    def dense() -> object:
+        later = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
+        target = (query @ key.mT / 8).masked_fill(later, -torch.inf).softmax(-1).mean(1)
+        scores = (leaves[0] @ leaves[1][:, None].mT).relu()
+        index = torch.einsum("bhqk,bhq->bqk", scores, leaves[2]).masked_fill(later, -1e30)
+        loss = torch.nn.functional.kl_div(index.log_softmax(-1), target, reduction="sum") / tokens
+        return torch.autograd.grad(loss, leaves)
+
+    return {"regard": ours, "eager": dense}
+
+
 JOBS: dict[str, Callable[[int], dict[str, Run]]] = {
     "contacts": contacts,
     "word_timestamps": word_timestamps,
     "eviction": eviction,
+    "indexer": indexer,
 }
 
 
 def eager_gigabytes(job: str, size: int) -> float:
     """The memory of the maps of all heads that eager attention holds; 0 where it is little."""
-    maps = {"contacts": 3 * LAYERS * HEADS, "eviction": 4 * 16}.get(job, 0)
+    maps = {"contacts": 3 * LAYERS * HEADS, "eviction": 4 * 16, "indexer": 3 * (8 + 4)}.get(job, 0)
     return maps * size**2 * 4 / 1e9
 
 
@@ -148,6 +171,7 @@ def main() -> None:
     parser.add_argument("--residues", type=int, nargs="*", default=[128, 512, 1024, 4000], help="sizes of proteins")
     parser.add_argument("--new", type=int, nargs="*", default=[32, 200], help="tokens that Whisper generates")
     parser.add_argument("--prompt", type=int, nargs="*", default=[256, 2048, 16384], help="tokens that Llama reads")
+    parser.add_argument("--indexed", type=int, nargs="*", default=[512, 4096, 16384], help="tokens of the indexer")
     parser.add_argument("--rounds", type=int, default=5, help="of each pair")
     parser.add_argument("--max-gigabytes", type=float, default=16, help="of eager attention")
     arguments = parser.parse_args()
@@ -159,6 +183,7 @@ def main() -> None:
         ("contacts", arguments.residues, "residues"),
         ("word_timestamps", arguments.new, "tokens"),
         ("eviction", arguments.prompt, "tokens"),
+        ("indexer", arguments.indexed, "tokens"),
     ):
         for size in sizes:
             torch.manual_seed(SEED)

@@ -215,6 +215,12 @@ def call_nn():
         nn.spectral_entropy_loss(W, floor=1.0),
         nn.coverage_loss(W, row_weights=torch.ones(QUERIES)),
         nn.kl_divergence_loss(W, W),
+        nn.grouped_kl_loss(W, W.at(heads=[0, 1])),
+        nn.score_loss(W, W),
+        nn.relation_loss(torch.randn(BATCH, HEADS, KEYS, 4), torch.randn(BATCH, KV_HEADS, KEYS, 6), num_heads=4),
+        nn.indexer_loss(
+            W, torch.randn(BATCH, 2, QUERIES, 6), torch.randn(BATCH, QUERIES, 6), torch.randn(BATCH, 2, QUERIES)
+        ),
     )
     nn.alignment_loss(W, torch.zeros(BATCH, QUERIES, dtype=torch.int64))
     nn.SinusoidalPositions(16)(x, offset=600)

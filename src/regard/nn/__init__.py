@@ -18,6 +18,10 @@ from regard.nn.cache import DecoderCache as DecoderCache
 from regard.nn.cache import KVCache as KVCache
 from regard.nn.cache import LayerCache as LayerCache
 from regard.nn.cache import SharedBeamCache as SharedBeamCache
+from regard.nn.distillation_losses import grouped_kl_loss as grouped_kl_loss
+from regard.nn.distillation_losses import indexer_loss as indexer_loss
+from regard.nn.distillation_losses import relation_loss as relation_loss
+from regard.nn.distillation_losses import score_loss as score_loss
 from regard.nn.dropout import Dropout as Dropout
 from regard.nn.feed_forward import FeedForward as FeedForward
 from regard.nn.graph_attention import GraphAttention as GraphAttention

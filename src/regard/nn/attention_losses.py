@@ -48,10 +48,10 @@ def entropy_loss(
         tensor(0.3863)
     """
     with Checks() as checks:
-        _check(checks, "weights", weights, row_weights=row_weights)
+        check_matrix(checks, "weights", weights, row_weights=row_weights)
         _check_range(checks, floor, ceiling)
     entropy = weights.entropy()
-    return _mean_of_rows((entropy - entropy.clamp(floor, ceiling)).abs(), weights, row_weights)
+    return mean_of_rows((entropy - entropy.clamp(floor, ceiling)).abs(), weights, row_weights)
 
 
 def spectral_entropy_loss(
@@ -83,7 +83,7 @@ def spectral_entropy_loss(
         tensor(1.)
     """
     with Checks() as checks:
-        _check(checks, "weights", weights)
+        check_matrix(checks, "weights", weights)
         _check_range(checks, floor, ceiling)
     entropy = weights.spectral_entropy(k)
     return (entropy - entropy.clamp(floor, ceiling)).abs().mean()
@@ -112,7 +112,7 @@ def alignment_loss(
         tensor(1.3863)
     """
     with Checks() as checks:
-        if _check(checks, "weights", weights, row_weights=row_weights):
+        if check_matrix(checks, "weights", weights, row_weights=row_weights):
             batch, _, queries, size = weights.shape
             valid = checks.tensor("targets", targets, "integer", shapes={"(batch, queries)": (batch, queries)})
             if valid and targets.device.type == "cpu" and targets.numel():  # would synchronize a GPU
@@ -124,7 +124,7 @@ def alignment_loss(
     score = measured["score"][..., 0]
     loss = (measured["lse"] - score).masked_fill(score == -torch.inf, torch.inf)  # also if the row has no keys
     aligned = aligned[:, None]
-    return _mean_of_rows(loss, weights, aligned if row_weights is None else aligned * row_weights)
+    return mean_of_rows(loss, weights, aligned if row_weights is None else aligned * row_weights)
 
 
 def coverage_loss(
@@ -152,7 +152,7 @@ def coverage_loss(
         tensor(1.)
     """
     with Checks() as checks:
-        _check(checks, "weights", weights, row_weights=row_weights, key_weights=key_weights)
+        check_matrix(checks, "weights", weights, row_weights=row_weights, key_weights=key_weights)
     received = weights.measure(Received(row_weights))["received"]
     return _mean((1 - received).square(), key_weights)
 
@@ -185,12 +185,14 @@ def kl_divergence_loss(
         True
     """
     with Checks() as checks:
-        if all([_check(checks, "weights", weights, row_weights=row_weights), _check(checks, "other", other)]):
+        if all(
+            [check_matrix(checks, "weights", weights, row_weights=row_weights), check_matrix(checks, "other", other)]
+        ):
             shape, device = tuple(weights.shape), weights.device
             if other.shape != weights.shape or other.device != device:
                 checks.fail(f"other: expected shape {shape} on {device}, got {tuple(other.shape)} on {other.device}")
     divergence = weights.measure(KLDivergence(other))["kl_divergence"]
-    return _mean_of_rows(divergence, weights, row_weights)
+    return mean_of_rows(divergence, weights, row_weights)
 
 
 def _check_range(checks: Checks, floor: float | None, ceiling: float | None) -> None:
@@ -200,7 +202,7 @@ def _check_range(checks: Checks, floor: float | None, ceiling: float | None) -> 
         checks.fail(f"floor: expected at most the ceiling {ceiling}, got {floor}")
 
 
-def _mean_of_rows(values: Tensor, weights: WeightMatrix, row_weights: MeanWeights) -> Tensor:
+def mean_of_rows(values: Tensor, weights: WeightMatrix, row_weights: MeanWeights) -> Tensor:
     """The mean without the queries that the matrix marks as padding."""
     if weights.valid_queries is not None:
         valid = weights.valid_queries[:, None]
@@ -216,7 +218,7 @@ def _mean(values: Tensor, weights: MeanWeights) -> Tensor:
     return (values * counted).sum() / counted.sum().clamp(min=torch.finfo(values.dtype).tiny)
 
 
-def _check(checks: Checks, name: str, matrix: Any, **mean_weights: MeanWeights) -> bool:
+def check_matrix(checks: Checks, name: str, matrix: Any, **mean_weights: MeanWeights) -> bool:
     """Check that this is a matrix, and that weights of its rows or keys are broadcastable."""
     if not isinstance(matrix, WeightMatrix):
         expected = "a WeightMatrix such as AttentionOutput.weights"
