@@ -5,14 +5,15 @@ uniformly, which compresses well; therefore queries are scaled by 1 and by 4, an
 write the page is relative to the forward pass of the model (lower is better).
 
 In headless Chromium without a network: time from the start of the navigation until the first matrix is drawn, time to
-respond to a pointer on a cell, and time per frame while the matrix is zoomed and moved. Memory is the peak while a page
-is written, above that before, in a process of its own.
+respond to a pointer on a cell, and time per frame while the matrix is zoomed and moved. A pointer on a token of a long
+served text (random queries and keys) is timed apart, until its row and its column are drawn, with the CPU time of the
+page's main thread. Memory is the peak while a page is written, above that before, in a process of its own.
 
 If BertViz is installed, its views of the same recordings are measured in the same browser: the model view, which draws
 all heads, and the head view, which draws one layer and responds to a pointer on a token. They load require, d3 and
 jQuery from a network; ``--libraries`` is a folder with copies (``npm install requirejs@2.3.6 d3@5.7.0 jquery@2.2.4``).
 
-Run: ``python benchmarks/explorer.py``; for a quick check: ``--files 128 --served 512 --memory 512``.
+Run: ``python benchmarks/explorer.py``; for a quick check: ``--files 128 --served 512 --text 512 --memory 512``.
 """
 
 from __future__ import annotations
@@ -67,6 +68,30 @@ HOVERS = """async (count) => {
     const responded = () => /rank|masked|at most/.test(document.querySelector(".tip").textContent);
     document.querySelector(".tip").replaceChildren();
     do await frame(); while (!responded() && performance.now() - start < 5000);
+    times.push(performance.now() - start);
+  }
+  return times;
+}"""
+
+TEXT_HOVERS = """async (count) => {
+  const tokens = [...document.querySelectorAll("#text .token")];
+  const frame = () => new Promise(requestAnimationFrame);
+  const times = [];
+  for (let at = 0; at < count; at++) {
+    const token = tokens[3 + 5 * at];
+    const responded = () => {
+      const panels = [...document.querySelectorAll("#details .panel")];
+      return panels.length === 2 && panels.every((panel) =>
+        panel.querySelector("b").textContent === token.textContent && panel.querySelector("li"));
+    };
+    const start = performance.now();
+    const listed = new Promise((resolve) => {
+      const observer = new MutationObserver(() => responded() && resolve(observer.disconnect()));
+      observer.observe(document.querySelector("#details"), { childList: true, subtree: true });
+    });
+    token.dispatchEvent(new PointerEvent("pointerover", { bubbles: true, pointerType: "mouse" }));
+    await listed;
+    await frame(); // the text is drawn, too
     times.push(performance.now() - start);
   }
   return times;
@@ -132,15 +157,21 @@ def record(tokens: int, scale: float, rounds: int = ROUNDS) -> tuple[Recording, 
     return recording.replace(model_name="BERT base"), forward_seconds
 
 
+def random_recording(tokens: int, layers: int = 12, heads: int = 12) -> Recording:
+    """A recording with random queries and keys, without a model."""
+    names = tuple(f"▁word{index}" for index in range(tokens))
+    made = []
+    for index in range(layers):
+        weights = regard.weights(*(torch.randn(1, heads, tokens, 64) for _ in range(2)))
+        made.append(Layer(f"encoder.{index}", "encoder", weights, names, names))
+    return Recording("", "", tuple(made))
+
+
 def memory_of_writing(tokens: int) -> float:
     """Peak memory in MB of writing the page of 12 layers of 12 heads."""
-    names = tuple(f"▁word{index}" for index in range(tokens))
-    layers = []
-    for index in range(12):
-        weights = regard.weights(*(torch.randn(1, 12, tokens, 64) for _ in range(2)))
-        layers.append(Layer(f"encoder.{index}", "encoder", weights, names, names))
+    recording = random_recording(tokens)
     with tempfile.TemporaryDirectory() as folder:
-        return peak_megabytes(lambda: write_html(Recording("", "", tuple(layers)), Path(folder) / "page.html"))
+        return peak_megabytes(lambda: write_html(recording, Path(folder) / "page.html"))
 
 
 def measure_bertviz(launch: Any, tokens: int, libraries: Path, folder: Path) -> dict[str, Any]:
@@ -212,12 +243,39 @@ def response_times(browser: Any, address: str) -> dict[str, float]:
     return {name: median(values) for name, values in times.items()}
 
 
+def text_response(browser: Any, address: str, count: int = 20) -> dict[str, float]:
+    """Median milliseconds until a token that is pointed at is drawn, and CPU time of the page for it."""
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    pending: set[Any] = set()
+    page.on("request", lambda request: pending.add(request))
+    page.on("requestfinished", lambda request: pending.discard(request))
+    page.goto(f"{address}#views=text,matrix", wait_until="commit")
+    page.evaluate(FIRST_PICTURE)
+    quiet = 0
+    while quiet < 4:  # thumbnails and scores are requested one after the other
+        page.wait_for_timeout(500)
+        quiet = 0 if pending else quiet + 1
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})  # CPU time
+
+    def task_seconds() -> float:
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
+
+    before = task_seconds()
+    times = page.evaluate(TEXT_HOVERS, count)
+    cpu = 1e3 * (task_seconds() - before) / count
+    page.close()
+    return {"hover": median(times), "CPU": round(cpu, 1)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--files", type=int, nargs="*", default=[64, 128, 256, 512, 4096], help="tokens of pages in files"
     )
     parser.add_argument("--served", type=int, nargs="*", default=[4096, 16384], help="tokens of served pages")
+    parser.add_argument("--text", type=int, nargs="*", default=[16384], help="tokens of served texts to point at")
     parser.add_argument("--memory", type=int, nargs="*", default=[2048, 4096, 8192], help="tokens of written pages")
     parser.add_argument("--bertviz", type=int, nargs="*", default=[64, 128, 256], help="tokens of BertViz pages")
     parser.add_argument("--libraries", type=Path, default=Path("node_modules"), help="libraries of BertViz")
@@ -253,10 +311,21 @@ def main() -> None:
             with served(recording) as address:
                 milliseconds[f"server, {tokens}"] = response_times(browser, address)
             print(f"explorer: server, {tokens}: {milliseconds[f'server, {tokens}']}", flush=True)
+        text = {}
+        for tokens in arguments.text:
+            with served(random_recording(tokens, layers=2, heads=2)) as address:
+                text[str(tokens)] = text_response(browser, address)
+            print(f"explorer: text on a server, {tokens}: {text[str(tokens)]}", flush=True)
         browser.close()
     memory = {str(tokens): round(in_subprocess(memory_of_writing, tokens), 1) for tokens in arguments.memory}
     print(f"explorer: peak memory of writing in MB: {memory}")
-    settings = {"megabytes": megabytes, "milliseconds": milliseconds, "memory": memory, "bertviz": bertviz}
+    settings = {
+        "megabytes": megabytes,
+        "milliseconds": milliseconds,
+        "text": text,
+        "memory": memory,
+        "bertviz": bertviz,
+    }
     report("explorer", writing, SEED, **settings)
 
 

@@ -107,9 +107,30 @@ def test_one_message_when_the_server_has_ended(take_page, long_recording):
     assert "attends to nothing" not in page.locator("#details").text_content()
 
 
+TINTS = """name => [...document.querySelectorAll("#text .token")].map(node => node.style.getPropertyValue(name))"""
+
+
+def test_what_is_in_sight_of_a_long_text_is_tinted(open_served, long_recording):
+    """As styles of all tokens would take long to change; what comes into sight has its tint, too."""
+    page = open_served("#views=text,matrix&layer=long&head=0&token=source.20")
+    exact = [f"{round(20 * weight**0.5) / 20:.2f}" for weight in long_recording.layers[0].weights[0, 0, :, 20].tolist()]
+    expected = ["" if tint == "0.00" else tint for tint in exact]
+    page.locator(f"#text .token[style*='--attending: {expected[21]}']").first.wait_for()
+    settle(page)
+    tints = page.evaluate(TINTS, "--attending")
+    assert tints[20:60] == expected[20:60]
+    assert not any(tints[500:])
+    page.locator("#text .scroller").evaluate("node => node.scrollTo(0, node.scrollHeight)")
+    settle(page)
+    tints = page.evaluate(TINTS, "--attending")
+    assert tints[560:] == expected[560:]
+    assert any(tints[560:])
+    assert not any(tints[20:60])
+
+
 def test_a_text_changes_only_the_tokens_that_look_different(open_served):
     page = open_served("#views=text,matrix&layer=long&head=0&token=source.300")
-    page.wait_for_function("() => document.querySelectorAll('.token[style]').length > 100")
+    page.wait_for_function("() => document.querySelectorAll('.token[style]').length > 20")
     settle(page)
     page.evaluate(
         """() => {
@@ -123,4 +144,4 @@ def test_a_text_changes_only_the_tokens_that_look_different(open_served):
     assert page.evaluate("window.changed.size") == 0
     token(page, 0, 301).hover()
     settle(page)
-    assert page.evaluate("window.changed.size") > 100
+    assert page.evaluate("window.changed.size") > 20

@@ -8,6 +8,7 @@ import {
   rankOf,
   restAfter,
   strongest,
+  strongestFirst,
   sumRanked,
 } from "../../../src/regard/explore/static/data/ranked.js";
 import { random } from "./fixtures.js";
@@ -15,6 +16,18 @@ import { random } from "./fixtures.js";
 const row = (weights, error = 0) => weights.map((weight, key) => ({ query: 0, key, weight, error }));
 const keysOf = ({ entries }) => entries.map(({ key }) => key);
 const close = (found, expected) => assert.ok(Math.abs(found - expected) < 1e-12, `${found} is not ${expected}`);
+
+test("numbers are sorted as their entries are, without those that are masked", () => {
+  const draw = random(3);
+  for (const sign of [1, -1]) {
+    const numbers = Float32Array.from({ length: 500 }, (_, place) =>
+      place % 7 ? sign ** place * Math.round(40 * draw()) : NaN,
+    );
+    numbers[3] = 1e-45; // the smallest that there is
+    const entries = row([...numbers]).filter(({ weight }) => !Number.isNaN(weight));
+    assert.deepEqual(strongestFirst(numbers), keysOf(rankEntries(entries)));
+  }
+});
 
 test("entries of equal weight stay in the order of the text", () => {
   assert.deepEqual(keysOf(rankEntries(row([0.2, 0.5, 0.2, 0.5]))), [1, 3, 0, 2]);

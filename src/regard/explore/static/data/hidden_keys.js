@@ -20,9 +20,9 @@ const NOISE = 0.02; // what a block of hidden keys and others leaves is zero bel
 
 /** Which keys are hidden. @param {Sequence} keys @param {string[]} hide @returns {boolean[]} */
 export function hiddenKeys(keys, hide) {
-  return keys.isSpecial.map(
-    (isSpecial, key) => (hide.includes("first") && key === 0) || (hide.includes("special") && isSpecial),
-  );
+  const [first, special] = HIDE_OPTIONS.map((option) => hide.includes(option));
+  if (!hide.length) return Array(keys.length).fill(false);
+  return keys.isSpecial.map((isSpecial, key) => (first && key === 0) || (special && isSpecial));
 }
 
 /** A head without some of its keys. With `rescale`, a row is divided by 1 − its hidden weights: the softmax without hidden keys. */

@@ -8,8 +8,27 @@
  *   `isComplete`: there are no others. `approximate`: `rest` is not exact. `notRescaled`: some rows could not be rescaled.
  */
 
+const MAX_PLACES = 2 ** 21; // in a row: with 32 bits of a size, a whole number that a float64 holds
+
 /** @param {{weight: number}} a @param {{weight: number}} b */
 export const byStrength = (a, b) => Math.abs(b.weight) - Math.abs(a.weight);
+
+/**
+ * The places of numbers that are not NaN, the largest size first, equal ones in the order of the text. As whole numbers, each of the
+ * bits of a size and a place, they are sorted in a tenth of the time of entries. @param {Float32Array} numbers
+ */
+export function strongestFirst(numbers) {
+  const bits = new Uint32Array(numbers.map(Math.abs).buffer); // in the order of the sizes
+  const packed = new Float64Array(numbers.length);
+  for (let place = 0; place < bits.length; place++) packed[place] = bits[place] * MAX_PLACES + (MAX_PLACES - 1 - place);
+  packed.sort();
+  const places = [];
+  for (let at = packed.length - 1; at >= 0; at--) {
+    const place = MAX_PLACES - 1 - (packed[at] % MAX_PLACES);
+    if (!Number.isNaN(numbers[place])) places.push(place);
+  }
+  return places;
+}
 
 /**
  * Sort all entries of a row or column, equal weights in the order of the text. `order` says how the first ones stand in
@@ -55,13 +74,13 @@ export function sumRanked(all, place, factor) {
 
 /** What is left of a row or column besides its first entries; a row adds up to its total. @param {Ranked} ranked @param {number} count @returns {{weight: number, error: number}} */
 export function restAfter({ entries, rest, total }, count) {
-  const listed = entries.slice(0, count);
-  const others = entries.slice(count);
-  /** @type {(some: Entry[], field: "weight" | "error") => number} */
-  const sum = (some, field) => some.reduce((found, entry) => found + entry[field], 0);
-  if (typeof total === "number")
-    return { weight: Math.max(0, total - sum(listed, "weight")), error: sum(listed, "error") };
-  return { weight: sum(others, "weight") + rest, error: sum(others, "error") };
+  const isTotalKnown = typeof total === "number";
+  let [weight, error] = [0, 0];
+  for (const entry of isTotalKnown ? entries.slice(0, count) : entries.slice(count)) {
+    weight += entry.weight;
+    error += entry.error;
+  }
+  return { weight: isTotalKnown ? Math.max(0, total - weight) : weight + rest, error };
 }
 
 /** The rank of an entry, from 1; a range such as `3–5` where stored weights are equal. @param {Ranked} ranked @param {number} index */

@@ -3,7 +3,7 @@
 import { BaseHead } from "#data/heads.js";
 import { Layer } from "#data/layer.js";
 import { BlockMap, inflate } from "#data/page_format.js";
-import { byStrength } from "#data/ranked.js";
+import { strongestFirst } from "#data/ranked.js";
 import { Recording } from "#data/recording.js";
 
 /**
@@ -290,11 +290,7 @@ class RemoteHead extends BaseHead {
     if (cached) return cached;
     const numbers = this.numbers(kind, index);
     if (!numbers) return { entries: [], rest: 0, loading: true };
-    const entries = [];
-    for (let place = 0; place < numbers.length; place++) {
-      if (!Number.isNaN(numbers[place])) entries.push(entry(place, numbers[place]));
-    }
-    entries.sort(byStrength);
+    const entries = strongestFirst(numbers).map((place) => entry(place, numbers[place]));
     const ranked = { entries, rest: 0, isComplete: true };
     if (this.ranked.size >= MAX_RANKED) this.ranked.clear();
     this.ranked.set(name, ranked);

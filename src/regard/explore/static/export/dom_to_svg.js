@@ -65,6 +65,7 @@ class Drawing {
     const group = style.opacity === "1" ? parent : svgElement("g", { opacity: style.opacity });
     if (group !== parent) parent.append(group);
     const box = node.getBoundingClientRect();
+    if (style.contentVisibility === "auto" && !intersects(box, clip)) return;
     const target = { box: clip, parent: group };
     if (node instanceof HTMLCanvasElement) this.drawCanvas(node, box, target);
     else if (node instanceof SVGSVGElement) this.drawSvg(node, box, target);
@@ -250,7 +251,7 @@ function paintingOrder(node) {
 
 /** Whether an element is an option of a list that scrolls, and not visible as a whole. @param {Element} node @param {Box} clip */
 function isCutOption(node, clip) {
-  if (!node.parentElement?.matches("[role=listbox]")) return false;
+  if (!node.matches("[role=listbox] [role=option]")) return false;
   const { top, bottom } = node.getBoundingClientRect();
   return top < clip.top - 1 || bottom > clip.bottom + 1;
 }

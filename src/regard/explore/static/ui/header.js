@@ -49,10 +49,9 @@ export function mountHeader(find, recording, store) {
     find("reason").hidden = state.layer !== opening.layer || state.heads.join() !== String(opening.head);
     const layer = recording.layers[state.layer];
     const notes = layer.queries.role === "written" ? WRITING : READING;
-    find("head-heading").replaceChildren(
-      KIND_TITLES[layer.kind],
-      element("span", { class: "head-name" }, headName(layer, state)),
-    );
+    const name = headName(layer, state);
+    if (find("head-heading").lastChild?.textContent !== name)
+      find("head-heading").replaceChildren(KIND_TITLES[layer.kind], element("span", { class: "head-name" }, name));
     find("head-note").textContent = notes[layer.kind];
   });
 }

@@ -15,7 +15,8 @@ import { Search } from "#views/text_search.js";
  * @typedef {{isSelected: boolean, isFocused: boolean, isQuery: boolean, isKey: boolean, isFound: boolean, attended: string, attending: string,
  *   isNegativeKey: boolean, isNegativeQuery: boolean}} Look
  *   How a token looks; `attended` and `attending` are the strengths of its tints, empty without.
- * @typedef {{sequence: number, list: HTMLElement, tokens: HTMLElement[], focus: () => void}} TextNodes  A text on the page.
+ * @typedef {{node: HTMLElement, first: number}} Block  Some lines of a text that runs on, from a token on.
+ * @typedef {{text: Sequence, sequence: number, list: HTMLElement, tokens: HTMLElement[], blocks: Block[], focus: () => void}} TextNodes  A text on the page.
  */
 
 const MIN_WEIGHT_AT_REST = 0.1; // of an arc where nothing is focused
@@ -23,6 +24,7 @@ const MAX_TOKENS_AT_REST = 80; // of a text whose arcs are drawn where nothing i
 const MAX_ARCS = 24; // in each direction; the tint shows the rest
 const MAX_LINES = 2; // one text that would take more, or two that would take two each, become columns
 const MAX_TOKENS_IN_COLUMN = 48; // a longer text runs on, and scrolls
+const LINES = 8; // of a block
 const MAX_TITLE = 400; // characters of a token that was shortened
 const TINTS = 20; // the eye cannot distinguish more, and a token whose tint stays the same is not styled again
 
@@ -61,6 +63,8 @@ class TextView {
     this.scroller = element("div", { class: "scroller" }, this.stage);
     this.search = new Search(view, (token) => this.nodeOf(token)?.scrollIntoView({ block: "nearest" }));
     place.append(this.search.node, this.scroller);
+    const paint = () => this.isLong && view.schedulePaint(); // what comes into sight has no tint yet
+    document.addEventListener("scroll", paint, { capture: true, signal: view.signal }); // of the text, or of the page
     /** @type {TextNodes[]} the keys before the queries, or one where they are the same text */
     this.texts = [];
     /** @type {Sequence[]} */
@@ -111,10 +115,9 @@ class TextView {
     const attributes = { role: "listbox", class: "tokens", "aria-multiselectable": "true", "aria-label": role };
     const list = element("div", attributes);
     const tokens = text.display.map((_, index) => tokenNode(text, index));
-    for (const [index, node] of tokens.entries()) list.append(text.hasSpace[index] ? " " : "", node);
     const line = element("div", { class: "line" }, element("p", { class: "role", "aria-hidden": "true" }, role), list);
     this.stage.append(line);
-    return { sequence, list, tokens, focus: this.listen(text, sequence, list, tokens) };
+    return { text, sequence, list, tokens, blocks: [], focus: this.listen(text, sequence, list, tokens) };
   }
 
   /** @param {Sequence} text @param {number} sequence @param {HTMLElement} list @param {HTMLElement[]} tokens */
@@ -147,10 +150,15 @@ class TextView {
     return this.stage.classList.contains("columns");
   }
 
+  get isLong() {
+    return this.stage.classList.contains("long");
+  }
+
   /** Let the texts run as lines if they need few of them, else as columns; long ones run on and scroll. */
   arrange() {
     if (this.place.clientWidth === this.width) return;
     this.stage.classList.remove("columns", "wrapped", "long");
+    for (const text of this.texts) text.list.replaceChildren(flow(text, 0, text.tokens.length));
     const isLong = this.texts.some(({ tokens }) => tokens.length > MAX_TOKENS_IN_COLUMN);
     const lines = isLong ? Infinity : Math.max(...this.texts.map(({ tokens }) => countLines(tokens)));
     this.stage.classList.toggle("long", isLong);
@@ -158,12 +166,23 @@ class TextView {
     this.stage.classList.toggle("columns", isColumn);
     this.stage.classList.toggle("wrapped", lines > 1 && !isColumn && !isLong);
     setOrientation(this.texts, isColumn);
+    for (const text of isLong ? this.texts : []) divide(text);
     this.width = this.place.clientWidth;
   }
 
   /** @param {Token} token */
   nodeOf({ sequence, index }) {
     return this.texts.find((text) => text.sequence === sequence)?.tokens[index];
+  }
+
+  /** Says of a token by its index whether it is in sight; only of a text that runs on some are not. @param {TextNodes | undefined} text @returns {(index: number) => boolean} */
+  inSight(text) {
+    if (!this.isLong || !text) return () => true;
+    const frame = this.scroller.getBoundingClientRect();
+    const [top, bottom] = [Math.max(frame.top, 0), Math.min(frame.bottom, window.innerHeight)];
+    const first = firstBlock(text, (box) => box.bottom > top)?.first ?? text.tokens.length;
+    const end = firstBlock(text, (box) => box.top >= bottom)?.first ?? text.tokens.length;
+    return (index) => first <= index && index < end;
   }
 
   /** Change only what differs: a text can have thousands of tokens, and is painted whenever something is loaded. @param {Map<HTMLElement, Look>} looks */
@@ -199,9 +218,10 @@ class TextView {
   /** @param {import("#data/heads.js").BaseHead} head @param {Focus} focus @param {Map<HTMLElement, Look>} looks */
   paintHead(head, focus, looks) {
     const { layer, state } = this.view;
-    const nodes = (/** @type {number} */ sequence) =>
-      this.texts.find((text) => text.sequence === sequence)?.tokens ?? [];
-    const [queries, keys] = [nodes(layer.querySequence), nodes(layer.keySequence)];
+    const texts = [layer.querySequence, layer.keySequence].map((own) =>
+      this.texts.find(({ sequence }) => sequence === own),
+    );
+    const [queries, keys] = texts.map((text) => text?.tokens ?? []);
     const names = focus.cell ? ["isQuery", "isKey"] : ["isFocused", "isFocused"];
     for (const query of focus.queries) change(looks, queries[query], { [names[0]]: true });
     for (const key of focus.keys) change(looks, keys[key], { [names[1]]: true });
@@ -213,21 +233,59 @@ class TextView {
       const level = Math.round(position(size, state.scale, end) * TINTS);
       return level ? (level / TINTS).toFixed(2) : "";
     };
+    const isQueryInSight = this.inSight(texts[0]);
+    const isKeyInSight = texts[1] === texts[0] ? isQueryInSight : this.inSight(texts[1]);
     for (const { key, weight } of entries.out)
-      change(looks, keys[key], {
-        attended: tint(weight, entries.out[0].weight),
-        isNegativeKey: isNegative(weight),
-      });
+      if (isKeyInSight(key))
+        change(looks, keys[key], {
+          attended: tint(weight, entries.out[0].weight),
+          isNegativeKey: isNegative(weight),
+        });
     for (const { query, weight } of entries.in)
-      change(looks, queries[query], {
-        attending: tint(weight, entries.in[0].weight),
-        isNegativeQuery: isNegative(weight),
-      });
+      if (isQueryInSight(query))
+        change(looks, queries[query], {
+          attending: tint(weight, entries.in[0].weight),
+          isNegativeQuery: isNegative(weight),
+        });
     const arcs = { rest: entries.rest, out: entries.out.slice(0, MAX_ARCS), in: entries.in.slice(0, MAX_ARCS) };
-    if (this.stage.classList.contains("long")) return this.arcs.replaceChildren(); // they would run through words
+    if (this.isLong) return this.arcs.replaceChildren(); // they would run through words
     const isWrapped = this.stage.classList.contains("wrapped");
     drawArcs(this.arcs, arcs, { head, queries, keys, focus, isColumn: this.isColumn, isWrapped });
   }
+}
+
+/** The first block whose box has a property that those after it have, too. @param {TextNodes} nodes @param {(box: DOMRect) => boolean} has */
+function firstBlock({ blocks }, has) {
+  let [low, high] = [0, blocks.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (has(blocks[middle].node.getBoundingClientRect())) high = middle;
+    else low = middle + 1;
+  }
+  return blocks.at(low);
+}
+
+/** Some tokens with the spaces between them. @param {TextNodes} nodes @param {number} first @param {number} end */
+function flow({ text, tokens }, first, end) {
+  const line = document.createDocumentFragment();
+  for (let index = first; index < end; index++) line.append(text.hasSpace[index] ? " " : "", tokens[index]);
+  return line;
+}
+
+/** Divide a text that runs on into blocks of lines, of which the browser draws those that are in sight. @param {TextNodes} nodes */
+function divide(nodes) {
+  const { list, tokens } = nodes;
+  const tops = tokens.map(({ offsetTop }) => offsetTop);
+  const lines = tops.flatMap((top, index) => (index === 0 || top > tops[index - 1] ? [index] : []));
+  const starts = lines.filter((_, line) => line % LINES === 0);
+  const height = list.offsetHeight / lines.length;
+  nodes.blocks = starts.map((first, at) => {
+    const end = starts[at + 1] ?? tokens.length;
+    const node = element("div", { class: "lines", role: "presentation" }, flow(nodes, first, end));
+    node.style.containIntrinsicHeight = `${height * Math.min(LINES, lines.length - at * LINES)}px`;
+    return { node, first };
+  });
+  list.replaceChildren(...nodes.blocks.map(({ node }) => node));
 }
 
 /** @param {Map<HTMLElement, Look>} looks @param {HTMLElement | undefined} node @param {Partial<Look>} fields */
