@@ -1,7 +1,6 @@
 // Text in, and out what the model makes of it and everything that it computed: a translator, a language model, or a BERT.
 
 import { encodeStart, layerNumbers } from "#model/computed.js";
-import { ACTIVATIONS, Norm } from "#model/layers.js";
 import { Matrices } from "#model/matrices.js";
 import { choicesOf, search } from "#model/search.js";
 import { Tokenizer } from "#model/tokenizer.js";
@@ -131,7 +130,9 @@ export class Pipeline {
     const { config, mask } = this.header;
     const { output, tracks } = this.model.encode(ids);
     const masks = ids.flatMap((id, position) => (id === mask ? [position] : []));
-    const choices = this.matrices.tensors.has("mlm_head.dense.weight") ? this.fillings(output, masks) : [];
+    const { d_model: size } = config;
+    const hidden = Float32Array.from(masks.flatMap((at) => [...output.subarray(at * size, (at + 1) * size)]));
+    const choices = this.model.head ? this.model.logits(hidden).map((row) => choicesOf(row, this.header)) : [];
     const best = new Map(masks.flatMap((position, index) => (choices[index] ? [[position, choices[index][0]]] : [])));
     const filled = ids.map((id, position) => best.get(position)?.token ?? id);
     return {
@@ -142,19 +143,5 @@ export class Pipeline {
       finished: true,
       layers: layerNumbers("encoder", tracks, config),
     };
-  }
-
-  /** The most probable tokens at some positions. @param {Float32Array} output @param {number[]} positions */
-  fillings(output, positions) {
-    const { config } = this.header;
-    const { d_model: size, activation } = config;
-    const rows = Float32Array.from(positions.flatMap((at) => [...output.subarray(at * size, (at + 1) * size)]));
-    const dense = this.matrices.multiply(rows, this.matrices.linear("mlm_head.dense")).map(ACTIVATIONS[activation]);
-    const normed = new Norm(this.matrices, "mlm_head.norm", config).apply(dense);
-    const decoder = this.matrices.linear("mlm_head.decoder");
-    const logits = this.matrices.multiply(normed, decoder);
-    return positions.map((_, row) =>
-      choicesOf(logits.subarray(row * decoder.outer, (row + 1) * decoder.outer), this.header),
-    );
   }
 }

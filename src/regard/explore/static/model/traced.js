@@ -286,7 +286,7 @@ function block(made, layer, x) {
 function words(made, model, kind, x) {
   const norm = kind === "encoder" ? model.encoderNorm : model.decoderNorm;
   const hidden = norm ? made.norm("final ", norm, x, "final output") : x;
-  if (kind === "encoder") return [];
+  if (!model.head || (kind === "encoder" && model.decoder.length)) return [];
   const logits = model.logits(hidden);
   const rows = logits.map((row) => {
     const largest = row.reduce((a, b) => Math.max(a, b), -Infinity);

@@ -1,6 +1,6 @@
 // A Transformer: an encoder, a decoder, or both, as regard.models.Bert, GPT and Transformer.
 
-import { Attention, FeedForward, Norm, residual, Track } from "#model/layers.js";
+import { ACTIVATIONS, Attention, FeedForward, Norm, residual, Track } from "#model/layers.js";
 
 /**
  * @import { Config, Context, Places } from '#model/layers.js'
@@ -92,7 +92,11 @@ export class Transformer {
     this.embeddingNorm = matrices.tensors.has("embedding_norm.weight")
       ? new Norm(matrices, "embedding_norm", config)
       : null;
-    this.head = decoders ? matrices.linear("lm_head") : null;
+    const fills = matrices.tensors.has("mlm_head.dense.weight");
+    this.head = decoders ? matrices.linear("lm_head") : fills ? matrices.linear("mlm_head.decoder") : null;
+    this.filling = fills // what a BERT that fills masks has before its head
+      ? { dense: matrices.linear("mlm_head.dense"), norm: new Norm(matrices, "mlm_head.norm", config) }
+      : null;
     this.masked = true;
     this.positioned = true;
   }
@@ -187,11 +191,14 @@ export class Transformer {
     return this.decoderNorm?.apply(x) ?? x;
   }
 
-  /** The logits of the next token, for each hidden state. @param {Float32Array} hidden @returns {Float32Array[]} */
+  /** The logits for each hidden state: of the next token, or in a BERT of the one at this place. @param {Float32Array} hidden @returns {Float32Array[]} */
   logits(hidden) {
-    if (!this.head) throw new Error("the model has no decoder");
-    const { outer } = this.head;
-    const logits = this.matrices.multiply(hidden, this.head);
+    const { head, filling, matrices, config } = this;
+    if (!head) throw new Error("the model has no head for tokens");
+    const { outer } = head;
+    const activation = ACTIVATIONS[config.activation];
+    const x = filling ? filling.norm.apply(matrices.multiply(hidden, filling.dense).map(activation)) : hidden;
+    const logits = matrices.multiply(x, head);
     return Array.from({ length: logits.length / outer }, (_, row) => logits.subarray(row * outer, (row + 1) * outer));
   }
 }
