@@ -107,6 +107,13 @@ def test_every_number_of_a_layer_is_computed_for_what_is_typed(open_playground, 
         )
         expected = trace[step][1] if step == "weights" else trace[step]
         torch.testing.assert_close(torch.tensor(rows), expected.float(), rtol=1e-3, atol=2e-4)
+    page.locator('.stage nav a[href="#softmax"]').click()
+    shown = page.locator(".calculation-of").inner_text()
+    other = page.locator(".stage .numbers[data-name=weights] tbody tr:not(.own)").first
+    other.hover()  # which highlights its token elsewhere, and does not turn to its calculation
+    expect(page.locator("#details .panel b")).to_have_text(other.locator("th").inner_text())
+    assert page.locator(".calculation-of").inner_text() == shown
+    page.locator('.stage nav a[href="#words"]').click()
     page.locator("#live-text").fill("Thank you.")
     page.locator(".stage .step .reading", has_text="The most probable in the row of").wait_for()
 

@@ -6,11 +6,12 @@ import re
 
 import pytest
 import torch
+from playwright.sync_api import expect
 
 import regard
 from helpers.explore.browser_pages import pages_of
 from helpers.explore.displayed_weights import assert_printed
-from helpers.explore.page_actions import layer_of, point_at
+from helpers.explore.page_actions import layer_of, point_at, token
 from helpers.explore.saved_files import rows_of, saved
 from helpers.explore.serving import served
 from regard.explore import pack
@@ -275,6 +276,26 @@ def test_selecting_in_the_matrix_selects_the_query(open_page):
     point_at(page, 3, 1)
     page.locator(".calculation-of b").get_by_text("too", exact=True).wait_for()
     assert list(numbers(page, "scale", "scores")) == ["too"]
+
+
+def test_pointing_at_a_row_of_a_step_highlights_its_token_elsewhere(open_page):
+    page = open_page(decoder()[0], "#views=text,calculation&head=1&token=source.6&depth=numbers&calculation=key")
+    picture = page.locator(".stage .picture[data-name=key] canvas")
+    picture.scroll_into_view_if_needed()
+    box = picture.bounding_box()
+    picture.hover(position={"x": 5, "y": box["height"] * 2.5 / 7})
+    expect(token(page, 0, 2)).to_have_class(re.compile("as-key"))
+    expect(token(page, 0, 6)).to_have_class(re.compile("as-query"))
+    table = page.locator(".stage .numbers[data-name=key] tbody tr")
+    table.nth(4).hover()
+    expect(token(page, 0, 4)).to_have_class(re.compile("as-key"))
+    expect(token(page, 0, 2)).not_to_have_class(re.compile("as-key"))
+    assert page.locator(".calculation-of b").inner_text() == "."
+    page.locator("h1").hover()
+    expect(page.locator("#text .as-key")).to_have_count(0)
+    go(page, "query")
+    page.locator(".stage .numbers[data-name=query] tbody tr").hover()
+    expect(token(page, 0, 6)).to_have_class(re.compile("focused"))
 
 
 def test_of_several_heads_the_first_is_calculated(open_page):

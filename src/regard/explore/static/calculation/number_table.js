@@ -4,6 +4,7 @@ import { nameOf, textAt, withIndices } from "#calculation/picture.js";
 import { element } from "#ui/elements.js";
 
 /**
+ * @import { Pointed } from '#calculation/picture.js'
  * @import { Operand } from '#calculation/steps.js'
  * @import { Matrix, Place, Trace } from '#calculation/trace.js'
  */
@@ -12,8 +13,8 @@ const ROWS = 12;
 const COLUMNS = 32;
 const SLACK = 2; // rows that are shown rather than counted
 
-/** @param {Trace} trace @param {Operand} operand @param {Matrix} matrix @param {Place} place */
-export function numberTable(trace, { name, term, color }, matrix, place) {
+/** @param {Trace} trace @param {Operand} operand @param {Matrix} matrix @param {Place} place @param {(at: Pointed) => void} point */
+export function numberTable(trace, { name, term, color }, matrix, place, point) {
   const caption = element("b", { class: `term ${color}` }, ...withIndices(term));
   const sheet = element("div", { class: "sheet", tabindex: 0, role: "group", "aria-label": `Numbers of ${term}` });
   const button = element("button", { type: "button" });
@@ -23,7 +24,7 @@ export function numberTable(trace, { name, term, color }, matrix, place) {
   const draw = () => {
     const rows = isOpen ? [...Array(matrix.rows).keys()] : some;
     const columns = isOpen ? matrix.columns : Math.min(matrix.columns, COLUMNS);
-    sheet.replaceChildren(tableOf(trace, name, matrix, { rows, columns, place }));
+    sheet.replaceChildren(tableOf(trace, name, matrix, { rows, columns, place, point }));
     const all = `Show all ${matrix.rows.toLocaleString("en")} × ${matrix.columns.toLocaleString("en")}`;
     button.textContent = isOpen ? "Show less" : all;
   };
@@ -32,6 +33,7 @@ export function numberTable(trace, { name, term, color }, matrix, place) {
     draw();
   });
   draw();
+  sheet.addEventListener("pointerleave", () => point({}));
   return element(
     "figure",
     { class: "numbers", "data-name": name },
@@ -52,8 +54,8 @@ function rowsOf(trace, { rowAxis, rows }, place) {
   return largest.sort((one, other) => one - other);
 }
 
-/** @param {Trace} trace @param {string} name @param {Matrix} matrix @param {{rows: number[], columns: number, place: Place}} shown */
-function tableOf(trace, name, matrix, { rows, columns, place }) {
+/** @param {Trace} trace @param {string} name @param {Matrix} matrix @param {{rows: number[], columns: number, place: Place, point: (at: Pointed) => void}} shown */
+function tableOf(trace, name, matrix, { rows, columns, place, point }) {
   const { rowAxis, columnAxis } = matrix;
   const short = (/** @type {string} */ axis, /** @type {number} */ index) =>
     axis in trace.header.labels ? nameOf(trace, axis, index) : String(index);
@@ -63,7 +65,9 @@ function tableOf(trace, name, matrix, { rows, columns, place }) {
     const isOwn = (rowAxis === "query" || rowAxis === "token") && row === place.query;
     const cells = numbers.map((column) => element("td", {}, textAt(name, matrix, row, column)));
     const heading = element("th", { scope: "row", dir: "auto" }, rowAxis ? short(rowAxis, row) : "");
-    return element("tr", isOwn ? { class: "own" } : {}, heading, ...cells);
+    const line = element("tr", isOwn ? { class: "own" } : {}, heading, ...cells);
+    line.addEventListener("pointerenter", () => point({ [rowAxis]: row }));
+    return line;
   });
   return element(
     "table",

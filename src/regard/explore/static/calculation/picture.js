@@ -9,7 +9,8 @@ import { formatNumber, formatWeight } from "#ui/format.js";
 /**
  * @import { Operand } from '#calculation/steps.js'
  * @import { Matrix, Place, Trace } from '#calculation/trace.js'
- * @typedef {{theme: "light" | "dark", choose: (query: number) => void, tip: HTMLElement, hasNames?: boolean}} Drawing  `hasNames`: of rows.
+ * @typedef {{theme: "light" | "dark", choose: (query: number) => void, tip: HTMLElement, point: (at: Pointed) => void, hasNames?: boolean}} Drawing  `hasNames`: of rows.
+ * @typedef {Record<string, number>} Pointed  The entry of each axis that the pointer is at; none if it is at no cell.
  */
 
 const MAX_NAMED = 24; // tokens of an axis
@@ -64,8 +65,15 @@ export function pictureOf(trace, operand, matrix, place, drawing) {
     frame.append(mark);
     canvas.addEventListener("click", (event) => drawing.choose(cellAt(event, canvas, matrix).row));
   }
-  canvas.addEventListener("pointermove", (event) => show(event, canvas, { trace, name, matrix }, drawing.tip));
-  canvas.addEventListener("pointerleave", () => drawing.tip.toggleAttribute("hidden", true));
+  canvas.addEventListener("pointermove", (event) => {
+    const { row, column } = cellAt(event, canvas, matrix);
+    drawing.point({ [matrix.rowAxis]: row, [matrix.columnAxis]: column });
+    showTip(event, drawing.tip, { trace, name, matrix, row, column });
+  });
+  canvas.addEventListener("pointerleave", () => {
+    drawing.point({});
+    drawing.tip.hidden = true;
+  });
   const label = element("b", { class: `term ${color}` }, ...withIndices(term));
   const caption = element("figcaption", {}, label, term === name ? "" : ` ${name}`);
   const grid = element(
@@ -135,9 +143,8 @@ function cellAt({ offsetX, offsetY }, canvas, { rows, columns }) {
   return { row, column };
 }
 
-/** The number that the pointer is at. @param {PointerEvent} event @param {HTMLCanvasElement} canvas @param {{trace: Trace, name: string, matrix: Matrix}} drawn @param {HTMLElement} tip */
-function show(event, canvas, { trace, name, matrix }, tip) {
-  const { row, column } = cellAt(event, canvas, matrix);
+/** The number that the pointer is at. @param {PointerEvent} event @param {HTMLElement} tip @param {{trace: Trace, name: string, matrix: Matrix, row: number, column: number}} cell */
+function showTip(event, tip, { trace, name, matrix, row, column }) {
   const places = [
     ...(matrix.rowAxis ? [nameOf(trace, matrix.rowAxis, row)] : []),
     nameOf(trace, matrix.columnAxis, column),

@@ -8,7 +8,7 @@ import { formatNumber, formatWeight } from "#ui/format.js";
  * @import { StepHeader, Tensor } from '#calculation/trace.js'
  * @import { Measured, Row, Steps } from '#data/attention_steps.js'
  * @import { Layer } from '#data/layer.js'
- * @typedef {{layer: Layer, layers: string[], isServed: boolean, queryName: string, nameOf: (key: number) => string}} About
+ * @typedef {{layer: Layer, layers: string[], isServed: boolean, query: number, queryName: string, nameOf: (key: number) => string}} About
  */
 
 /** What steps do and why, by name. @type {Record<string, string>} */
@@ -20,10 +20,11 @@ const VECTORS = ["key", "dim"];
 
 /** @param {Steps} steps @param {About} about @param {Record<string, string>} sentences  What steps do and why, by name. */
 export function recordedTrace(steps, about, sentences) {
-  const { layer, layers, queryName, nameOf } = about;
+  const { layer, layers, query, queryName, nameOf } = about;
   const rows = steps.rows.slice(0, MAX_KEYS).sort((one, other) => one.key - other.key);
   const labels = { query: [queryName], key: rows.map(({ key }) => nameOf(key)) };
-  const header = { title: "", heads: 1, onlyHead: 0, isShifted: false, labels, layer: layer.name, layers };
+  const positions = { query: [query], key: rows.map(({ key }) => key) };
+  const header = { title: "", heads: 1, onlyHead: 0, isShifted: false, labels, positions, layer: layer.name, layers };
   const made = new Made(sentences);
   if (steps.query) addScores(made, steps, rows, layer.header.scale);
   if (steps.source === "qk") {

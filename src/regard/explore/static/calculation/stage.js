@@ -6,6 +6,7 @@ import { DEPTHS, screensOf } from "#calculation/steps.js";
 import { dropdown, element } from "#ui/elements.js";
 
 /**
+ * @import { Pointed } from '#calculation/picture.js'
  * @import { Depth, Screen } from '#calculation/steps.js'
  * @import { Trace } from '#calculation/trace.js'
  * @typedef {{step?: string, depth?: Depth, query?: number}} Change  `step` is a slug.
@@ -16,10 +17,11 @@ import { dropdown, element } from "#ui/elements.js";
 const ARROWS = /** @type {Record<string, number>} */ ({ ArrowLeft: -1, ArrowRight: 1 });
 
 export class Stage {
-  /** @param {(change: Change) => void} change  Called with what the reader chooses. @param {"h2" | "h4"} heading  Of a step. */
-  constructor(change, heading = "h2") {
+  /** @param {(change: Change) => void} change  Called with what the reader chooses. @param {"h2" | "h4"} heading  Of a step. @param {(at: Pointed) => void} point  Called with what the pointer is at. */
+  constructor(change, heading = "h2", point = () => {}) {
     this.change = change;
     this.heading = heading;
+    this.point = point;
     this.map = element("div");
     this.contents = element("ol");
     this.step = element("section", { class: "step", "aria-label": "Step" });
@@ -66,7 +68,7 @@ export class Stage {
       number: this.index + 1,
       place: { head, query },
       depth,
-      drawing: { theme, tip: this.tip, choose },
+      drawing: { theme, tip: this.tip, choose, point: this.point },
     };
     const notes = this.index === 0 && note ? [element("p", { class: "note" }, note)] : [];
     this.tip.hidden = true;

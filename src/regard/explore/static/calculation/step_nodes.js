@@ -25,7 +25,7 @@ export function stepNodes(trace, screen, { heading: level, number, place, depth,
     const parts = line.map((part) => {
       if (typeof part === "string") return element("span", { class: "sign", "aria-hidden": "true" }, part);
       const matrix = matrixOf(part);
-      if (part.name === "ids") return numberTable(trace, part, matrix, place); // a color would say nothing
+      if (part.name === "ids") return numberTable(trace, part, matrix, place, drawing.point); // a color would say nothing
       const picture = pictureOf(trace, part, matrix, place, {
         ...drawing,
         hasNames: textsOf(matrix.rowAxis) !== named,
@@ -45,7 +45,8 @@ export function stepNodes(trace, screen, { heading: level, number, place, depth,
   if (depth !== "numbers" || screen.slug === "subwords") return nodes;
   const unique = operands.filter(({ name }, i) => operands.findIndex((other) => other.name === name) === i);
   const details = screen.details.map((detail) => element("p", { class: "note" }, detail));
-  return [...nodes, ...details, ...unique.map((operand) => numberTable(trace, operand, matrixOf(operand), place))];
+  const tables = unique.map((operand) => numberTable(trace, operand, matrixOf(operand), place, drawing.point));
+  return [...nodes, ...details, ...tables];
 }
 
 /** A formula whose terms have the colors of their pictures, with its indices. @param {string} formula @param {Operand[]} operands @returns {(Node | string)[]} */

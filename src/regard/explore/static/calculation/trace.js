@@ -7,9 +7,10 @@
  *   a head, "feature" of the model, "unit" of a feed-forward network, and "word" of the vocabulary.
  * @typedef {{head: number, query: number}} Place
  * @typedef {{rowAxis: string, columnAxis: string, rows: number, columns: number, at(row: number, column: number): number, errorAt?(row: number, column: number): number}} Matrix
- * @typedef {{title: string, heads: number, onlyHead: number | null, isShifted: boolean, labels: Record<string, string[]>, layer: string, layers: string[], steps: StepHeader[]}} TraceHeader
+ * @typedef {{title: string, heads: number, onlyHead: number | null, isShifted: boolean, labels: Record<string, string[]>, positions?: Record<string, number[]>, layer: string, layers: string[], steps: StepHeader[]}} TraceHeader
  *   `onlyHead` is the only one whose numbers there are; null if there are those of all. `isShifted`: queries are not the tokens that are read at
- *   their places, as in a decoder. `labels` are the names of the entries of axes.
+ *   their places, as in a decoder. `labels` are the names of the entries of axes, `positions` their places in the text, if an axis
+ *   has not all of it.
  */
 
 /** What is computed from other steps, if it is not one. @type {Record<string, {needs: string[], formula?: string, explanation?: string, compute(trace: Trace, place: Place): Matrix}>} */

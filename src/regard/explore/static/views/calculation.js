@@ -42,7 +42,11 @@ class CalculationView {
   constructor(place, view) {
     this.view = view;
     this.heading = element("p", { class: "calculation-of" });
-    this.stage = new Stage((change) => this.change(change), "h4");
+    this.stage = new Stage(
+      (change) => this.change(change),
+      "h4",
+      (at) => this.point(at),
+    );
     this.stage.node.addEventListener("keydown", (event) => this.stage.press(event));
     place.append(this.heading, this.stage.node);
     this.empty = hint("");
@@ -51,6 +55,8 @@ class CalculationView {
     /** @type {Trace | null} */
     this.trace = null;
     this.drawn = "";
+    /** @type {import("#state/store.js").Hover | null} */
+    this.hover = null; // what the pointer is at in a step
   }
 
   /** @param {import("#calculation/stage.js").Change} change */
@@ -61,9 +67,36 @@ class CalculationView {
     if (query !== undefined) view.set({ tokens: [{ sequence: view.layer.querySequence, index: query }] });
   }
 
+  /** Highlight in other views what the pointer is at; the calculation stays that of its query. @param {import("#calculation/picture.js").Pointed} at */
+  point(at) {
+    const { view } = this;
+    const { querySequence, keySequence } = view.layer;
+    const positions = this.trace?.header.positions ?? {};
+    const [query, key, token] = ["query", "key", "token"].map((axis) => positions[axis]?.[at[axis]] ?? at[axis]);
+    if (key !== undefined) this.hover = { cell: { query: query ?? this.query, key } };
+    else if (query !== undefined) this.hover = { token: { sequence: querySequence, index: query } };
+    else if (token !== undefined) this.hover = { token: { sequence: keySequence, index: token } };
+    else if (this.hover && view.state.hover === this.hover) this.hover = null;
+    else return; // another view points at something, or none does
+    view.set({ hover: this.hover });
+  }
+
+  /** The query that is pointed at in another view, or selected; else one with content. */
+  get query() {
+    const { layer, state, queries, recording } = this.view;
+    const isOwn = state.hover !== null && state.hover === this.hover;
+    const [focused] = focusedCells(layer, isOwn ? { ...state, hover: null } : state).queries;
+    if (focused !== undefined) return focused;
+    const { opening, layers } = recording;
+    if (layer.querySequence === layers[opening.layer].querySequence) return opening.query;
+    const content = queries.display.findIndex((text, index) => !queries.isSpecial[index] && /[\p{L}\p{N}]/u.test(text));
+    return Math.max(content, 0);
+  }
+
   paint() {
     const { state, recording } = this.view;
-    const [head, query] = [state.heads[0], currentQuery(this.view)];
+    const { query } = this;
+    const [head] = state.heads;
     if (recording.calculation) this.load(recording.calculation);
     else this.read(head, query);
     this.stage.node.hidden = this.trace === null;
@@ -102,7 +135,7 @@ class CalculationView {
     const steps = layer.isLoaded ? attentionSteps(layer, head, query) : null;
     const layers = recording.layers.map(({ name }) => name);
     const nameOf = (/** @type {number} */ key) => nameIn(keys, key);
-    const about = { layer, layers, isServed: recording.isServed, queryName: nameIn(queries, query), nameOf };
+    const about = { layer, layers, isServed: recording.isServed, query, queryName: nameIn(queries, query), nameOf };
     this.trace = steps?.rows.length ? recordedTrace(steps, about, SENTENCES) : null;
     this.calculated = steps ? calculated : "";
     this.empty.textContent = steps ? "Every key of this query is masked, so nothing is computed." : "Loading …";
@@ -120,20 +153,11 @@ class CalculationView {
   /** All numbers: a line for each key, and one for the output. @returns {Promise<Table>} */
   async table() {
     const { layer, state, queries, keys, recording } = this.view;
-    const [head, query] = [state.heads[0], currentQuery(this.view)];
+    const { query } = this;
+    const [head] = state.heads;
     const steps = await whenLoaded(recording, () => (layer.isLoaded ? attentionSteps(layer, head, query) : null));
     return toTable(steps, layer.header.scale, { queries, keys, query });
   }
-}
-
-/** The query that is pointed at or selected; else one with content. @param {View} view */
-function currentQuery({ layer, state, queries, recording }) {
-  const [focused] = focusedCells(layer, state).queries;
-  if (focused !== undefined) return focused;
-  const { opening, layers } = recording;
-  if (layer.querySequence === layers[opening.layer].querySequence) return opening.query;
-  const content = queries.display.findIndex((text, index) => !queries.isSpecial[index] && /[\p{L}\p{N}]/u.test(text));
-  return Math.max(content, 0);
 }
 
 /** A token's label, with its position if the text has another like it. @param {Sequence} text @param {number} index */
