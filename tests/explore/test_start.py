@@ -48,6 +48,9 @@ def test_every_number_of_four_words_is_that_of_numpy(open_playground):
         assert numbers == written(right), name
 
 
+CHOICES = {"layer": "encoder.2", "head": "0", "token": "source.9"}
+
+
 def address(page) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(page.evaluate("location.hash.slice(1)")).items()}
 
@@ -92,19 +95,67 @@ def test_the_stops_are_short_and_back_and_forward_go_over_them(open_playground):
     assert address(page) == left
 
 
+def test_the_number_of_a_stop_is_enough(open_playground):
+    page = open_playground("#start=4")
+    arrive(page, 4)
+    page.locator(".stage .step h4", has_text="Scores").wait_for()
+    page.wait_for_timeout(400)
+    views = {"views": "calculation", "calculation": "scores"}
+    assert address(page) == {"start": "4", **CHOICES, "unit": "tokens", **views}
+    page.evaluate("location.hash = '#start=5&theme=dark'")
+    arrive(page, 5)
+    page.locator(".stage .step h4", has_text="Softmax").wait_for()
+    page.wait_for_timeout(400)
+    views["calculation"] = "softmax"
+    assert address(page) == {"start": "5", **CHOICES, "unit": "tokens", **views, "theme": "dark"}
+    page.go_back()
+    arrive(page, 4)
+    expect(page.locator(".stage .step h4")).to_contain_text("Scores")
+
+
+SEEN = {
+    3: "#text .token.focused",
+    4: ".stage .step h4",
+    5: ".stage .step h4",
+    6: ".counts button",
+    8: ".choices summary",
+}
+"""What stops speak of."""
+
+
+def test_on_phones_the_text_of_a_stop_stays_in_view_next_to_what_it_speaks_of(open_playground):
+    page = open_playground("#start=2", width=400, height=800, has_touch=True, is_mobile=True)
+    for number, seen in SEEN.items():
+        page.locator(".start-ways").get_by_role("link", name=str(number)).click()
+        arrive(page, number)
+        page.locator(seen).first.wait_for()
+        settle(page)
+        text, place = page.locator(".start").bounding_box(), page.locator(seen).first.bounding_box()
+        assert text["y"] >= 0
+        assert text["y"] + text["height"] <= place["y"] < 700, number
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
 def test_what_the_stops_say_is_so(open_playground, translator):
     """The text is cut, a head is switched off, and the next word is chosen as they say."""
     page = open_playground("#start=2&unit=tokens&views=text")
     parts = page.locator("#text .token.part")
-    assert parts.all_text_contents() == ["imal", "'t", "ier"]
+    assert parts.all_text_contents() == ["imal", "'t"]
     assert "'·'" in {
         *parts.evaluate_all("n => n.map(m => getComputedStyle(m, '::before').content.replaceAll('\"', \"'\"))")
     }
     assert translator.tokenizer.vocab_size == 5000
     assert translator.model.config.d_model == 256
-    for number in (3, 6, 7, 8):
+    for number in (3, 5, 6, 7, 8):
         page.locator(".start-ways").get_by_role("link", name=str(number)).click()
         arrive(page, number)
+        text = page.locator(".start-text").text_content()
+        if number == 5:
+            names = translator.record(EXAMPLE).layers["encoder.2"].key_tokens
+            weights = translator.record(EXAMPLE).layers["encoder.2"].weights.dense()[0, 0, 9]
+            an, imal = weights[names.index("▁an")], weights[names.index("imal")]
+            assert f"{imal:.3f} for ·imal and {an:.3f} for an are the {an + imal:.3f} of" in text
+            expect(page.locator(".stage .reading")).to_contain_text(f"= {imal:.4f}.")
         if number == 3:
             original = page.locator("#live-translation").text_content()
             assert page.locator("#details .name").first.text_content() == "animal"
@@ -113,7 +164,6 @@ def test_what_the_stops_say_is_so(open_playground, translator):
         if number == 7:
             assert "nicht" in original
             assert "nicht" not in page.locator("#live-changed").text_content()
-    text = page.locator(".start-text").text_content()
     choices = page.locator(".probabilities li")
     for choice, name in ((choices.nth(0), "es"), (choices.nth(1), "sie")):
         assert choice.inner_text().split()[0] == name

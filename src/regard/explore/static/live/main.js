@@ -2,7 +2,7 @@
 
 import { Form, SIDES } from "#live/form.js";
 import { LiveRecording } from "#live/recording.js";
-import { Start, startField } from "#live/start.js";
+import { Start, startField, wholeAddress } from "#live/start.js";
 import { readTyped, requestOf, typedFields } from "#live/typed.js";
 import { isChanged } from "#live/what_if.js";
 import { ModelClient } from "#model/client.js";
@@ -33,13 +33,16 @@ const fields = { ...fieldsOf(VIEWS, initialViews), ...own, choice: count, start:
 const aside = element("div"); // for what the form shows
 const page = new Page(fields, onShow, (id) => (["title", "texts", "model"].includes(id) ? aside : find(id)));
 
+const start = model.has_stops ? new Start() : null;
+const addressOf = (/** @type {string} */ hash) => (start ? wholeAddress(hash) : hash);
+if (addressOf(location.hash) !== location.hash) history.replaceState(null, "", addressOf(location.hash));
+
 let typed = readTyped(location.hash, own);
 let opened = location.hash; // the address that the next recording opens with, or else the state of the one before
 const form = new Form(model, typed, {
   change: (change) => run({ ...typed, ...change }),
   choose: (choice) => page.shown?.store.set({ choice }),
 });
-const start = model.has_stops ? new Start() : null;
 
 /** Compute what was typed, and show it unless something else was typed in the meantime. @param {Typed} next */
 async function run(next) {
@@ -82,8 +85,12 @@ function onShow(recording, store) {
 }
 
 /** Another address of this page. @param {HashChangeEvent} event */
-function follow({ newURL }) {
-  const { hash } = new URL(newURL);
+function follow(event) {
+  const { hash } = new URL(event.newURL);
+  if (addressOf(hash) !== hash) {
+    event.stopImmediatePropagation();
+    return location.replace(addressOf(hash)); // which is followed
+  }
   const next = readTyped(hash, own);
   start?.update(hash);
   if (JSON.stringify(next) === JSON.stringify(typed)) return start?.arrive(); // `bindAddress` follows

@@ -5,7 +5,7 @@ import { button, element } from "#ui/elements.js";
 
 /**
  * @import { Field } from '#state/url.js'
- * @typedef {{title: string, text: string, address: Record<string, string>, see?: string}} Stop  `see` is what to scroll to.
+ * @typedef {{title: string, text: string, address: Record<string, string>, see?: string}} Stop  `see` is what it speaks of.
  */
 
 const TEXT = "The animal didn't cross the street because it was too tired.";
@@ -30,29 +30,29 @@ const STOPS = [
     title: "What does “it” look at?",
     text: "“it” alone says little, so it takes over information from other words: the arcs show from which ones, and the list how much. These shares are attention weights, from 0 to 1; those of one word add up to 1.",
     address: { ...IT, views: "text" },
-    see: "#main",
+    see: "#text",
   },
   {
     title: "Query and key",
-    text: "What “it” looks for is its query, and what a token offers is its key: both are the numbers of a token times a table W, as at stop 1. The better they agree, the larger is their product, number by number and added up: the score.",
-    address: { ...IT, unit: "tokens", views: "calculation", calculation: "query" },
-    see: "section:has(> #calculation)",
+    text: "What “it” looks for is its query, and what another token offers is its key: each is the numbers of its token times a table W, as at stop 1. Query times key, number by number and added up, is a score: the better they agree, the larger it is.",
+    address: { ...IT, unit: "tokens", views: "calculation", calculation: "scores" },
+    see: "#calculation",
   },
   {
     title: "From scores to weights",
-    text: "e to the power of each score, divided by the sum of these powers, is a weight: so each row of this matrix adds up to 1. A score that is larger by 1 gets 2.7 times the weight.",
-    address: { ...IT, views: "matrix" },
-    see: "#main",
+    text: "A score is divided by √32, as by √3 at stop 1; e to the power of that, divided by the sum of all such powers, is a weight. So the weights of “it” add up to 1: 0.567 for ·imal and 0.026 for an are the 0.593 of “animal” at stop 3.",
+    address: { ...IT, unit: "tokens", views: "calculation", calculation: "softmax" },
+    see: "#calculation",
   },
   {
     title: "Many heads",
     text: "Each of the 4 layers here has 8 heads, which look at different things: the buttons count at which word “it” looks most. What a head collects are the values of tokens times their weights; those of all heads go on to the next layer.",
     address: { ...IT, views: "text", sort: "selection" },
-    see: "#main",
+    see: "#overview",
   },
   {
     title: "Does it matter?",
-    text: "Where a head looks need not matter: without the one of stop 3, no word of the translation changes. Here head 5 of cross.2 is switched off, and “nicht” is lost; “What if?” switches heads on and off.",
+    text: "Weights say where a head looks, and not whether that matters: switch it off, so that nothing of what it collects goes on, and compare the translations. Without the head of stop 3 no word changes; without head 5 of cross.2, which looks from the translation to the text, “nicht” is lost.",
     address: { off: "cross.2.5", layer: "cross.2", head: "5", views: "text" },
   },
   {
@@ -72,6 +72,14 @@ export const startField = {
 /** The address of a stop, or what it shows without the stop. @param {number} index @param {Record<string, string>} start */
 function addressOf(index, start = { start: String(index + 1) }) {
   return `#${new URLSearchParams({ ...start, text: TEXT, ...STOPS[index].address })}`;
+}
+
+/** The address of a stop of which only the number is given, as in `#start=4`; any other as it is. @param {string} fragment */
+export function wholeAddress(fragment) {
+  const given = Object.fromEntries(new URLSearchParams(fragment.slice(1)));
+  const stop = STOPS[Number(given.start) - 1];
+  if ("layer" in given || !stop) return fragment; // what is shown always has a layer
+  return `#${new URLSearchParams({ ...given, text: TEXT, ...stop.address, ...given })}`;
 }
 
 /** The stop that the address names, above the page. */
@@ -140,7 +148,8 @@ export class Start {
     this.see = null;
     const isSticky = getComputedStyle(node).position === "sticky";
     const scroll = () => {
-      const target = document.querySelector(see);
+      const seen = document.querySelector(see);
+      const target = seen?.closest("section") ?? seen;
       const top = (isSticky && target && target.getBoundingClientRect().top - node.offsetHeight) || -window.scrollY;
       window.scrollBy(0, top - GAP);
     };
