@@ -68,7 +68,7 @@ def train(
 
     - translation: source, tab, target per line, or two aligned files: `--data.train "[train.en, train.de]"`; or the
       columns `--data.source_column` and `--data.target_column`.
-      Recipes: toy-translation, tatoeba-en-de, multi30k-en-de, tatoeba-rnn-search
+      Recipes: toy-translation, tatoeba-en-de, tatoeba-en-de-copy, multi30k-en-de, tatoeba-rnn-search
 
     - classification: text, tab, class per line; or the columns `--data.text_column` and `--data.label_column`.
       Recipes: toy-classification, polarity

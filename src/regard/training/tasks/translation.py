@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Tag
+from pydantic import Discriminator, Field, Tag
 from torch import Tensor, distributed
 
 from regard.checks import Checks
@@ -18,20 +18,22 @@ from regard.data.streaming import FilePart, StreamLoader
 from regard.errors import InvalidArgument, InvalidFile, short_repr
 from regard.generation.greedy import greedy
 from regard.metrics.translation import corpus_scores
-from regard.models import EncoderDecoder, RNNSearchConfig, TransformerConfig
+from regard.models import EncoderDecoder, RNNSearchConfig, Transformer, TransformerConfig, load_model
 from regard.models.architectures import model_from_config
+from regard.text.numerals import LanguageCode
 from regard.text.readers import check_pair_files, group_references, read_pairs
 from regard.text.tables import is_table
-from regard.text.tokenizer import Tokenizer, train_translation_bpe
+from regard.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer, check_vocab_size, train_translation_bpe
 from regard.training.recipe import VALID_LOSS, Metric, Recipe
 from regard.training.recipe_sections import (
     Column,
     Count,
     DataPath,
     ModelSection,
+    PretrainedSection,
     StreamedDataConfig,
     ValidationConfig,
-    architecture_or,
+    get_key,
     sequence_of,
 )
 from regard.training.tasks.attention_losses import AttentionLosses, AttentionLossesConfig
@@ -58,6 +60,13 @@ class TransformerSection(ModelSection, TransformerConfig, derived=DERIVED_FIELDS
     architecture: Literal["transformer"] = "transformer"
 
 
+class PretrainedTransformerSection(PretrainedSection):
+    """A pretrained Transformer; only its dropout rates can be changed."""
+
+    new_section = TransformerSection
+    architecture: Literal["transformer"] = "transformer"
+
+
 @config_class
 class RNNSearchSection(ModelSection, RNNSearchConfig, derived=TOKENIZER_FIELDS):
     """An RNNsearch."""
@@ -80,6 +89,14 @@ class PairDataConfig(StreamedDataConfig):
     """Training pairs with more tokens on a side are skipped; their number is logged."""
     max_tokens_per_batch: Count = 8000
     """Maximum size of a batch on its larger side in tokens, with padding."""
+    substitutions: Annotated[float, Field(ge=0)] = 0.0
+    """Number of derived pairs relative to that of the training pairs: the same number, date or name on both sides of a
+    pair is replaced by another, so that the model learns to copy. They are derived once, in memory."""
+    languages: Annotated[
+        tuple[LanguageCode, LanguageCode],
+        sequence_of("[en, de] or [de, en]", 2, 2),
+    ] = ("en", "de")
+    """Languages of sources and targets, whose numbers and dates substitutions write: ``[en, de]`` or ``[de, en]``."""
 
 
 class TranslationValidationConfig(ValidationConfig):
@@ -89,6 +106,10 @@ class TranslationValidationConfig(ValidationConfig):
     """Number of different source sentences that are translated greedily for BLEU and chrF; 0 for none."""
     monitor: Literal["bleu", "chrf", "valid_loss"] = "bleu"
     """Metric that selects the best weights."""
+
+
+def _model_tag(model: Any) -> str:
+    return "pretrained" if get_key(model, "checkpoint") is not None else get_key(model, "architecture", "transformer")
 
 
 class TranslationRecipe(Recipe):
@@ -104,8 +125,10 @@ class TranslationRecipe(Recipe):
     task: Literal["translation"] = "translation"
     data: PairDataConfig
     model: Annotated[
-        Annotated[TransformerSection, Tag("transformer")] | Annotated[RNNSearchSection, Tag("rnn_search")],
-        architecture_or("transformer"),
+        Annotated[TransformerSection, Tag("transformer")]
+        | Annotated[RNNSearchSection, Tag("rnn_search")]
+        | Annotated[PretrainedTransformerSection, Tag("pretrained")],
+        Discriminator(_model_tag),
     ] = TransformerSection.from_dict({})
     attention_loss: AttentionLossesConfig = AttentionLossesConfig()
     validation: TranslationValidationConfig = TranslationValidationConfig()
@@ -120,6 +143,12 @@ class TranslationRecipe(Recipe):
     def loss_weights(self) -> dict[str, float]:
         return {f"{name}_loss": loss.weight for name, loss in self.attention_loss.enabled.items()}
 
+    @property
+    def placeholder_config(self) -> TransformerConfig | RNNSearchConfig:
+        if isinstance(self.model, PretrainedTransformerSection):
+            return self.model.load_config(Transformer)
+        return self.model.build_config(self.tokenizer.vocab_size)
+
     def build_task(self) -> TranslationTask:
         return TranslationTask(self)
 
@@ -132,17 +161,40 @@ class TranslationRecipe(Recipe):
                 checks.fail(str(error).replace("files", key, 1))
         if self.is_streamed:
             self._check_streamed(checks)
-        length, max_tokens, max_seq_len = self.data.max_length, self.data.max_tokens_per_batch, self.model.max_seq_len
-        for name, limit in (("data.max_tokens_per_batch", max_tokens), ("model.max_seq_len", max_seq_len)):
+        if self.data.substitutions:
+            self._check_substitutions(checks)
+        config = self.placeholder_config
+        self._check_special_tokens(checks, config)
+        length, max_tokens = self.data.max_length, self.data.max_tokens_per_batch
+        is_pretrained = isinstance(self.model, PretrainedTransformerSection)
+        seq_len_key = "the checkpoint's max_seq_len" if is_pretrained else "model.max_seq_len"
+        for name, limit in (("data.max_tokens_per_batch", max_tokens), (seq_len_key, config.max_seq_len)):
             expected = f"expected at most {limit - 1}, which leaves room for the end token in {name}={limit}"
             checks.that(length < limit, f"data.max_length: {expected}, got {length}")
-        config = self.model.build_config(self.tokenizer.vocab_size)
         for name, loss in self.attention_loss.enabled.items():
             loss.check(checks, f"attention_loss.{name}", *config.num_layers_and_heads(loss.kind))
         monitor = self.validation.monitor
         if monitor != "valid_loss" and not self.validation.bleu_sentences:
             expected = f"expected at least 1 for the monitor {short_repr(monitor)}"
             checks.fail(f"validation.bleu_sentences: {expected}, got 0; or monitor 'valid_loss'")
+
+    def _check_special_tokens(self, checks: Checks, config: TransformerConfig | RNNSearchConfig) -> None:
+        """Batches have the special tokens of vocabularies that are trained here."""
+        ids = {"pad_id": PAD_ID, "bos_id": BOS_ID, "eos_id": EOS_ID}
+        expected, got = (
+            ", ".join(f"{name}={value}" for name, value in each.items())
+            for each in (ids, {name: getattr(config, name) for name in ids})
+        )
+        checks.that(
+            expected == got, f"model.checkpoint: expected a model with the special tokens {expected}, got {got}"
+        )
+
+    def _check_substitutions(self, checks: Checks) -> None:
+        for key, is_used in (("data.streaming", self.is_streamed), (ALIGNMENT_KEY, ALIGNMENT_KEY in self.files)):
+            if is_used:
+                checks.fail(f"data.substitutions: expected 0 with {key}, got {self.data.substitutions}; leave one out")
+        if len(set(self.data.languages)) == 1:
+            checks.fail(f"data.languages: expected [en, de] or [de, en], got {list(self.data.languages)}")
 
     def _check_streamed(self, checks: Checks) -> None:
         if len(self.data.train) > 1 and not any(map(is_table, self.data.train)):
@@ -169,20 +221,27 @@ class TranslationTask(Task):
         self._logged_signatures = False
 
     def train_tokenizer(self) -> Tokenizer:
+        model = self.recipe.model
+        if isinstance(model, PretrainedTransformerSection):
+            return Tokenizer.load(model.checkpoint)
         texts = (text for pair in read_pairs(self.train_files, **self.recipe.data.columns) for text in pair)
         return train_translation_bpe(self.tokenizer_texts(texts), self.recipe.tokenizer.vocab_size)
 
     def tokenize(self, files: Sequence[Path], split: Split, cache: Path) -> PairDataset:
+        data = self.recipe.data
         if split == "train":
-            max_length, alignments = self.recipe.data.max_length, self.alignments
+            max_length, alignments, substitutions = data.max_length, self.alignments, data.substitutions
         else:  # only pairs that fit no batch or not the model are skipped
-            limits = self.recipe.data.max_tokens_per_batch, self.recipe.model.max_seq_len
-            max_length, alignments = min(limits) - 1, None
+            limits = data.max_tokens_per_batch, self._max_source_tokens + 1
+            max_length, alignments, substitutions = min(limits) - 1, None, 0.0
         options = {
             "max_length": max_length,
             "alignments": alignments,
             "hashes": self.hashes,
-            **self.recipe.data.columns,
+            "substitutions": substitutions,
+            "languages": data.languages,
+            "seed": self.recipe.seed,
+            **data.columns,
         }
         return tokenize_pairs(files, self.tokenizer, cache, **options)
 
@@ -193,6 +252,14 @@ class TranslationTask(Task):
         batches = loader.sampler.plan(loader.sampler.epoch)
         padding = padding_fraction(self.train_data.source.lengths, self.train_data.target.lengths, batches)
         lines = [f"padding: {padding:.1%} of the tokens in batches"]
+        if num_with := self.train_data.num_with:
+            found = ", ".join(f"{count} with {kind}" for kind, count in num_with.items())
+            lines.append(f"substitutions: {self.train_data.num_derived} pairs, derived from {found}")
+            lines.extend(
+                f"substitutions: no pair has {kind} that are the same on both sides, so none are derived"
+                for kind, count in num_with.items()
+                if not count
+            )
         if num_too_long := self._bleu_references[1]:
             lines.append(
                 f"BLEU: {num_too_long} validation sentences of more than {self._max_source_tokens} tokens skipped"
@@ -202,7 +269,7 @@ class TranslationTask(Task):
     @property
     def _max_source_tokens(self) -> int:
         """As in `Translator`: the end token counts, too."""
-        return self.recipe.model.max_seq_len - 1
+        return self.recipe.placeholder_config.max_seq_len - 1
 
     @cached_property
     def _bleu_references(self) -> tuple[dict[str, list[str]], int]:
@@ -227,10 +294,16 @@ class TranslationTask(Task):
         return stream_pairs(parts, self.tokenizer, data.max_tokens_per_batch, **limits, **data.columns, **options)
 
     def build_model(self) -> EncoderDecoder:
-        model: ModelSection = self.recipe.model
-        config = model.build_config(self.tokenizer.vocab_size)
+        model, config = self.recipe.model, self.recipe.placeholder_config
+        if isinstance(model, PretrainedTransformerSection):
+            check_vocab_size(self.tokenizer, config.vocab_size, str(model.checkpoint))
+        else:
+            config = model.build_config(self.tokenizer.vocab_size)
         self.attention_losses = AttentionLosses(self.recipe.attention_loss, config, self.tokenizer)
-        return model_from_config(config)
+        new = model_from_config(config)
+        if isinstance(model, PretrainedTransformerSection):
+            new.load_state_dict(load_model(model.checkpoint, expected=Transformer).state_dict())
+        return new
 
     def losses(self, model: EncoderDecoder, batch: PairBatch) -> dict[str, Tensor]:
         smoothing, keep = self.recipe.loss.label_smoothing, bool(self.attention_losses.configs)
