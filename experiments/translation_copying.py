@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -20,10 +21,10 @@ from results import FOLDER, command, write_result
 from regard.data import substitution
 from regard.metrics.translation import corpus_scores
 from regard.pipelines import Translator, fastest_dtype
+from regard.pipelines.translation import Translation
 from regard.text.numerals import ENGLISH, GERMAN, Language
 from regard.text.readers import group_references, read_pairs
 
-COUNT = 500
 WORD = re.compile(r"[^\W\d_]+")
 MODEL = Path(__file__).parent.parent / "src/regard/bundled/tatoeba-en-de"
 
@@ -82,6 +83,7 @@ I'm looking for 9 Grosvenor Road.
 def main(
     tatoeba: Annotated[Path, typer.Argument(help="Folder with test.tsv.gz: source, tab, target.")],
     model: Annotated[Path, typer.Option(help="Model folder.")] = MODEL,
+    count: Annotated[int, typer.Option(help="Number of sentences with substitutions.")] = 500,
     output: Annotated[Path, typer.Option(help="Result.")] = FOLDER / "translation-copying.json",
 ) -> None:
     """Translate sentences by hand, those with substitutions and the test set; print what arrives, and write it."""
@@ -89,7 +91,8 @@ def main(
     for source, (best,) in zip(BY_HAND, translator.translate(BY_HAND), strict=True):
         print(f"{source} → {best.text}" + (f"   (missing: {', '.join(best.missing)})" if best.missing else ""))
     pairs = list(read_pairs([tatoeba / "test.tsv.gz"]))
-    shares = copied(translator, held_out(pairs))
+    sentences = held_out(pairs, count)
+    shares = copied(sentences, [best for (best,) in translator.translate([each.source for each in sentences])])
     print(", ".join(f"{name} {value:.3f}" for name, value in shares.items()))
     references = group_references(pairs)
     best = [translations[0].text for translations in translator.translate(list(references))]
@@ -97,7 +100,7 @@ def main(
     print(", ".join(f"{name} {value:.1f}" for name, value in scores.items()))
     write_result(
         output,
-        f"numbers and names that the bundled translator copies, in {COUNT} sentences with substitutions",
+        f"numbers and names that the bundled translator copies, in {count} sentences with substitutions",
         f"{shares['numbers']:.1%} of numbers and dates, {shares['names']:.1%} of names; BLEU {scores['bleu']:.1f}",
         "52.0 BLEU before the training on substitutions",
         command("translation_copying.py TATOEBA"),
@@ -114,12 +117,12 @@ class Sentence(NamedTuple):
     names: list[str]
 
 
-def held_out(pairs: list[tuple[str, str]]) -> list[Sentence]:
+def held_out(pairs: list[tuple[str, str]], count: int) -> list[Sentence]:
     """Sources of pairs with substitutions by names that no training list has."""
     known = {word for pair in pairs for text in pair for word in WORD.findall(text)}
     known |= {name for names in substitution.LISTS.values() for name in names}
     sentences: list[Sentence] = []
-    for source, reference in substitution.Substitution(pairs, ("en", "de"), seed=50, names=HELD_OUT).derive(COUNT):
+    for source, reference in substitution.Substitution(pairs, ("en", "de"), seed=50, names=HELD_OUT).derive(count):
         in_reference = set(WORD.findall(reference))
         names = [name for name in WORD.findall(source) if name not in known and {name, f"{name}s"} & in_reference]
         sentences.append(Sentence(source, values(ENGLISH, source) & values(GERMAN, reference), names))
@@ -132,11 +135,11 @@ def values(language: Language, text: str) -> Counter[str]:
     return Counter(kinds.get(each.kind, "") + each.value for each in language.find(text))
 
 
-def copied(translator: Translator, sentences: list[Sentence]) -> dict[str, float]:
+def copied(sentences: Sequence[Sentence], translations: Sequence[Translation]) -> dict[str, float]:
     """Shares of numbers and dates, of names, and of sentences in which all are right; and how many wrong are marked."""
     right: Counter[str] = Counter()
     total: Counter[str] = Counter()
-    for sentence, (best,) in zip(sentences, translator.translate([each.source for each in sentences]), strict=True):
+    for sentence, best in zip(sentences, translations, strict=True):
         found, words = values(GERMAN, best.text), set(WORD.findall(best.text))
         num_values = (sentence.values & found).total()
         num_names = sum(bool({name, f"{name}s"} & words) for name in sentence.names)

@@ -97,7 +97,7 @@ def made_up_name(random: Random) -> str:
 
     Examples:
         >>> [made_up_name(Random(seed)) for seed in range(3)]
-        ['Krimoorgbair', 'Drioblout', 'Bafu']
+        ['Satud', 'Ditäl', 'Ohyschnird']
     """
     count = random.choice((2, 2, 2, 2, 3, 3))
     syllables = (random.choice(_ONSETS) + random.choice(_VOWELS) + random.choice(_CODAS) for _ in range(count))

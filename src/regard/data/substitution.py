@@ -41,11 +41,11 @@ _SIBILANTS = "sxzß"
 _NUM_DIGITS = (1, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 4, 4, 4, 5, 5, 6, 7)
 
 
-class _Place(NamedTuple):
-    """A number or name in one side of a pair, or what replaces it.
+class _Edit(NamedTuple):
+    """What replaces a part of a text.
 
     Args:
-        start: Position of its first character.
+        start: Position of the first character of the part.
         end: Position after its last character.
         text: What replaces it.
     """
@@ -133,16 +133,16 @@ class Substitution:
     def _replace(self, row: _Row) -> tuple[str, str]:
         """A pair with other numbers and names."""
         sides = (row.english, row.german)
-        places: tuple[list[_Place], list[_Place]] = ([], [])
+        edits: tuple[list[_Edit], list[_Edit]] = ([], [])
         numerals = [language.find(text) for language, text in zip((ENGLISH, GERMAN), sides, strict=True)]
         for key in row.numerals:
             of_key = [[numeral for numeral in found if _key(numeral) == key] for found in numerals]
             value = self._draw(of_key, sides)
             for side, language in enumerate((ENGLISH, GERMAN)):
-                places[side].extend(_Place(n.start, n.end, language.write(value, n)) for n in of_key[side])
+                edits[side].extend(_Edit(n.start, n.end, language.write(value, n)) for n in of_key[side])
         for name, kind in row.names.items():
-            self._replace_name(name, kind, sides, places)
-        english, german = (_apply(text, found) for text, found in zip(sides, places, strict=True))
+            self._replace_name(name, kind, sides, edits)
+        english, german = (_apply(text, found) for text, found in zip(sides, edits, strict=True))
         return english, german
 
     def _draw(self, numerals: list[list[Numeral]], sides: tuple[str, str]) -> str:
@@ -173,28 +173,27 @@ class Substitution:
         return f"{number:,}" if random.random() < share else str(number)
 
     def _replace_name(
-        self, name: str, kind: NameKind, sides: tuple[str, str], places: tuple[list[_Place], list[_Place]]
+        self, name: str, kind: NameKind, sides: tuple[str, str], edits: tuple[list[_Edit], list[_Edit]]
     ) -> None:
-        found = [_occurrences(text, name, is_german=bool(side)) for side, text in enumerate(sides)]
-        if kind == "place" and self.random.random() < 0.35 and all(map(len, found)):
-            starts = [match.start() for side in found for match in side]
-            if len(starts) == 2 and all(
-                _ADDRESS.search(text[: match[0].start()]) and match[0][1] == ""
-                for text, match in zip(sides, found, strict=True)
-            ):
-                number, name = self.random.randint(1, 10 ** self.random.choice((1, 2, 3))), street(self.random)
-                english = f"{number} {name}" if " " in name else f"{name} {number}"
-                for side, text in enumerate((f"at {english}", f"in der {name} {number}")):
-                    match = found[side][0]
-                    text = text.capitalize() if sides[side][match.start() - 3].isupper() else text
-                    places[side].append(_Place(match.start() - 3, match.end(), text))
-                return
+        found = [_occurrences(text, name, side) for side, text in enumerate(sides)]
+        if kind == "place" and self.random.random() < 0.35 and _can_be_address(sides, found):
+            texts = self._draw_address()
+            for side, (match,) in enumerate(found):
+                start = match.start() - len("in ")
+                is_start, text = sides[side][start].isupper(), texts[side]
+                edits[side].append(_Edit(start, match.end(), text[0].upper() + text[1:] if is_start else text))
+            return
         is_genitive = any(match[1] for match in found[1])
         other = self._draw_name(kind)
         while is_genitive and other[-1] in _SIBILANTS:
             other = self._draw_name(kind)
         for side, matches in enumerate(found):
-            places[side].extend(_Place(match.start(), match.end(), other + match[1]) for match in matches)
+            edits[side].extend(_Edit(match.start(), match.end(), other + match[1]) for match in matches)
+
+    def _draw_address(self) -> tuple[str, str]:
+        """At 12 Baker Street, in der Baker Street 12."""
+        number, name = self.random.randint(1, 10 ** self.random.choice((1, 2, 3))), street(self.random)
+        return f"at {number} {name}" if " " in name else f"at {name} {number}", f"in der {name} {number}"
 
     def _draw_name(self, kind: NameKind) -> str:
         """A name of a list, one of the corpus, or a word that sounds like one."""
@@ -207,9 +206,9 @@ class Substitution:
         return name
 
 
-def _apply(text: str, places: list[_Place]) -> str:
-    for place in sorted(places, reverse=True):
-        text = text[: place.start] + place.text + text[place.end :]
+def _apply(text: str, edits: list[_Edit]) -> str:
+    for edit in sorted(edits, reverse=True):
+        text = text[: edit.start] + edit.text + text[edit.end :]
     return text
 
 
@@ -238,9 +237,16 @@ def _is_name(word: str) -> bool:
     return len(word) > 2 and word[0].isupper() and word[1:].islower()
 
 
-def _occurrences(text: str, name: str, *, is_german: bool) -> list[re.Match[str]]:
-    """Where a name stands in a text; the group is an ``s`` of the German genitive."""
-    ending = "(s?)" if is_german else "()"
+def _can_be_address(sides: tuple[str, str], found: list[list[re.Match[str]]]) -> bool:
+    """Whether a place stands once on each side, after ``in``."""
+    if any(len(matches) != 1 or matches[0][1] for matches in found):
+        return False
+    return all(_ADDRESS.search(text[: match.start()]) for text, (match,) in zip(sides, found, strict=True))
+
+
+def _occurrences(text: str, name: str, side: int) -> list[re.Match[str]]:
+    """Where a name stands in the text of a side; the group is an ``s`` of the German genitive."""
+    ending = "(s?)" if side else "()"
     return list(re.finditer(rf"(?<![\w-]){name}{ending}(?![\w-])", text))
 
 
@@ -263,7 +269,7 @@ def _find(english: str, german: str, names: set[str]) -> _Row:
 
 def _name_kind(name: str, english: str, german: str) -> NameKind | None:
     """The kind of a name; None where another cannot stand for it."""
-    found = [_occurrences(text, name, is_german=text is german) for text in (english, german)]
+    found = [_occurrences(text, name, side) for side, text in enumerate((english, german))]
     prefixes = [[text[: match.start()] for match in of] for text, of in zip((english, german), found, strict=True)]
     if not all(found) or any(_DETERMINER.search(before) for side in prefixes for before in side):
         return None

@@ -151,22 +151,12 @@ def english_words(number: int) -> str:
 
 
 def german_words(number: int) -> str:
-    """A number below a million in German words.
-
-    Examples:
-        >>> german_words(1), german_words(21), german_words(1300), german_words(25_617)
-        ('eins', 'einundzwanzig', 'tausenddreihundert', 'fünfundzwanzigtausendsechshundertsiebzehn')
-    """
-    for unit, name in ((1000, "tausend"), (100, "hundert")):
-        if number >= unit:
-            many, rest = divmod(number, unit)
-            return (german_words(many) if many > 1 else "") + name + (german_words(rest) if rest else "")
+    """A number below 100 in German words."""
     tens, ones = divmod(number, 10)
     if number < 20:
         return _GERMAN_ONES[number]
-    return (f"{_GERMAN_ONES[ones].removesuffix('s') if ones == 1 else _GERMAN_ONES[ones]}und" if ones else "") + (
-        _GERMAN_TENS[tens - 2]
-    )
+    before = {0: "", 1: "einund"}.get(ones, f"{_GERMAN_ONES[ones]}und")
+    return before + _GERMAN_TENS[tens - 2]
 
 
 ENGLISH = Language(
@@ -185,4 +175,3 @@ GERMAN = Language(
     weekdays=_words("Montag Dienstag Mittwoch Donnerstag Freitag Samstag Sonntag"),
     words=MappingProxyType({german_words(number): number for number in range(2, 100)}),
 )
-LANGUAGES: Mapping[LanguageCode, Language] = MappingProxyType({"en": ENGLISH, "de": GERMAN})
