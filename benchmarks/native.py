@@ -19,6 +19,7 @@ import argparse
 import json
 import statistics
 from collections.abc import Callable
+from itertools import product
 
 import torch
 from timing import paired_times, report, seconds
@@ -26,6 +27,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import regard
 from regard.native.cache_size import second_level_bytes
+from regard.ops.kernels import dispatch
 from regard.ops.kernels.native.choices import FILE, Steps
 from regard.ops.kernels.native.kernel import Native
 
@@ -167,23 +169,35 @@ def peak(dtype: torch.dtype) -> float:
 
 
 def choices(max_keys: int) -> Figures:
-    """The output alone by the native kernel, relative to SDPA; and the table that follows from it."""
+    """The output alone by the native kernel, relative to SDPA, without and with backward; and the table from it."""
     figures, found = Figures(), {}
-    for dtype in DTYPES:
+    Native.is_slower_than_sdpa = lambda self, inputs: False  # so that repeated calls are prepared, as in programs
+    dispatch._preparation_of.cache_clear()
+    for dtype, passes in product(DTYPES, ("", ", backward")):
+        if passes and dtype == torch.float16:
+            continue
         ratios: list[tuple[float, float]] = []
         for tokens in CHOICE_SIZES:
             if tokens > max_keys:
                 continue
-            qkv = inputs_of(8 if tokens <= 128 else 1, tokens, dtype)
-            name = label(dtype, len(qkv[0]), tokens, "output by the native kernel")
+            qkv = [
+                tensor.requires_grad_(bool(passes)) for tensor in inputs_of(8 if tokens <= 128 else 1, tokens, dtype)
+            ]
+            gradient = torch.ones_like(qkv[0])
+
+            def run(attention, qkv=qkv, gradient=gradient):
+                output = attention(*qkv)
+                return torch.autograd.grad(output, qkv, gradient) if output.requires_grad else output
+
+            name = label(dtype, len(qkv[0]), tokens, f"output by the native kernel{passes}")
             figures.compare(
                 name,
-                lambda qkv=qkv: regard.attend(*qkv, kernel="native"),
-                lambda qkv=qkv: sdpa(*qkv),
-                4.0 * len(qkv[0]) * HEADS * tokens**2 * HEAD_DIM,
+                lambda run=run: run(lambda *each: regard.attend(*each).output),
+                lambda run=run: run(sdpa),
+                (14.0 if passes else 4.0) * len(qkv[0]) * HEADS * tokens**2 * HEAD_DIM,
             )
             ratios.append((2.0 * HEADS * tokens**2 * HEAD_DIM, statistics.median(figures.ratios[name])))
-        found[str(dtype).removeprefix("torch.")] = steps(ratios)
+        found[str(dtype).removeprefix("torch.") + passes] = steps(ratios)
     table = json.loads(FILE.read_text(encoding="utf-8"))
     known = table.setdefault(Native().variant(), {}).setdefault(str(second_level_bytes()), {})
     known |= {dtype: combine(own, known.get(dtype, own)) for dtype, own in found.items()}

@@ -12,6 +12,7 @@ import torch
 from regard.native.library import DTYPES, LEVELS
 from regard.ops.kernels.base import KernelInputs
 from regard.ops.kernels.dispatch import select_kernel
+from regard.ops.kernels.native import choices, kernel
 from regard.ops.kernels.native.choices import is_sdpa_faster, similar_steps, steps_for
 from regard.ops.kernels.native.kernel import Native
 from regard.ops.measures import Entropy
@@ -44,6 +45,26 @@ def test_the_most_similar_processor_is_used(level, cache, work, expected):
     assert is_sdpa_faster(similar_steps(TABLE, level, cache, "float32"), work) == expected
 
 
+def test_the_backward_pass_counts_where_it_was_measured(monkeypatch):
+    table = {
+        "avx2": {"500000": {"float32": [[0, "sdpa"]], "float32, backward": [[0, "native"]], "bfloat16": [[0, "sdpa"]]}}
+    }
+    monkeypatch.setattr(choices, "read_choices", lambda: table)
+    steps = choices.steps_for.__wrapped__
+    assert is_sdpa_faster(steps("avx2", 500_000, "float32"), 1.0)
+    assert not is_sdpa_faster(steps("avx2", 500_000, "float32", True), 1.0)
+    assert is_sdpa_faster(steps("avx2", 500_000, "bfloat16", True), 1.0)
+    given = []
+    monkeypatch.setattr(kernel, "steps_for", lambda *arguments: given.append(arguments[3]) or [])
+    query = torch.zeros(1, 8, 64, 64)
+    for value in (query, query.clone().requires_grad_()):
+        inputs = KernelInputs(value, make_request(query, query), {})
+        Native().is_slower_than_sdpa(inputs)
+        with torch.no_grad():
+            Native().is_slower_than_sdpa(inputs)
+    assert given == [False, False, True, False]
+
+
 def test_a_dtype_that_was_not_measured_is_native():
     assert not is_sdpa_faster(similar_steps(TABLE, "avx2", 500_000, "float16"), 1.0)
 
@@ -60,11 +81,11 @@ def test_every_instruction_set_and_dtype_has_steps_in_order():
 
 @pytest.mark.parametrize(("level", "cache", "chosen"), [("avx2", 2**19, "sdpa"), ("baseline", 2**20, "native")])
 def test_a_processor_that_was_slower_gets_sdpa_for_the_output_alone(level, cache, chosen):
-    kernel = Native(level, cache)
-    if kernel.unavailable_reason():
-        pytest.skip(kernel.unavailable_reason())
+    native = Native(level, cache)
+    if native.unavailable_reason():
+        pytest.skip(native.unavailable_reason())
     query = torch.zeros(1, 8, 4096, 64)
-    assert kernel.is_slower_than_sdpa(KernelInputs(query, make_request(query, query), {})) == (chosen == "sdpa")
+    assert native.is_slower_than_sdpa(KernelInputs(query, make_request(query, query), {})) == (chosen == "sdpa")
 
 
 def test_the_table_selects_the_kernel_for_the_output_alone():

@@ -1,7 +1,8 @@
 """Where SDPA computes the output alone faster than the native kernel: a table that ``benchmarks/native.py`` writes.
 
-By instruction set, bytes of the second-level cache and dtype, the table lists ``[work, kernel]``, by rising work: from
-so much work on, this kernel is faster. Work is the number of multiply-adds for a sequence.
+By instruction set, bytes of the second-level cache and dtype, alone or as ``"float32, backward"`` for both passes, the
+table lists ``[work, kernel]``, by rising work: from so much work on, this kernel is faster. Work is the number of
+multiply-adds of the forward pass for a sequence.
 """
 
 from __future__ import annotations
@@ -28,9 +29,17 @@ def read_choices() -> Choices:
 
 
 @lru_cache(maxsize=64)
-def steps_for(level: str, cache_bytes: int, dtype: str) -> Steps:
-    """The steps in the package's table for a processor, as `similar_steps` returns them."""
-    return similar_steps(read_choices(), level, cache_bytes, dtype)
+def steps_for(level: str, cache_bytes: int, dtype: str, has_gradients: bool = False) -> Steps:
+    """The steps in the package's table for a processor, as `similar_steps` returns them.
+
+    Args:
+        level: The instruction set.
+        cache_bytes: Bytes of the second-level cache.
+        dtype: Name of the dtype.
+        has_gradients: Whether a backward pass follows. Where none was measured, the forward pass decides.
+    """
+    both = similar_steps(read_choices(), level, cache_bytes, f"{dtype}, backward") if has_gradients else []
+    return both or similar_steps(read_choices(), level, cache_bytes, dtype)
 
 
 def similar_steps(choices: Choices, level: str, cache_bytes: int, dtype: str) -> Steps:

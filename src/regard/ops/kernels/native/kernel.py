@@ -118,13 +118,18 @@ class Native(DifferentiableKernel):
         return call if call.kept_bytes <= MAX_KEPT_BYTES else None
 
     def is_slower_than_sdpa(self, inputs: KernelInputs) -> bool:
-        """Whether SDPA computes the output alone faster on this processor, for a call that both can compute."""
+        """Whether SDPA computes the output alone faster on this processor, for a call that both can compute.
+
+        If a gradient is needed, the backward pass counts, too.
+        """
         query, key, found = inputs.request.query, inputs.request.key, library(self.level)
         if isinstance(found, str) or query.dtype not in DTYPES:
             return False
         work = 2 * query.shape[1:].numel() * key.shape[2]  # of a sequence: the batch must not decide
         cache_bytes = self.cache_bytes or second_level_bytes()
-        steps = steps_for(found.level, cache_bytes, str(query.dtype).removeprefix("torch."))
+        tensors = query, key, *(() if inputs.value is None else (inputs.value,))
+        has_gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        steps = steps_for(found.level, cache_bytes, str(query.dtype).removeprefix("torch."), has_gradients)
         return is_sdpa_faster(steps, work)
 
     def _library(self) -> Library:
