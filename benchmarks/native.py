@@ -19,6 +19,7 @@ import argparse
 import json
 import statistics
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 import torch
@@ -39,6 +40,7 @@ MEASURES = ["entropy", "received"]
 FOUR = [*MEASURES, "max", "mean_distance"]
 Ratios = dict[str, list[float]]
 Rates = dict[str, dict[str, float]]
+Attention = Callable[..., torch.Tensor]
 
 
 class Figures:
@@ -185,15 +187,15 @@ def choices(max_keys: int) -> Figures:
             ]
             gradient = torch.ones_like(qkv[0])
 
-            def run(attention, qkv=qkv, gradient=gradient):
+            def run(attention: Attention, qkv: list[torch.Tensor] = qkv, gradient: torch.Tensor = gradient) -> object:
                 output = attention(*qkv)
                 return torch.autograd.grad(output, qkv, gradient) if output.requires_grad else output
 
             name = label(dtype, len(qkv[0]), tokens, f"output by the native kernel{passes}")
             figures.compare(
                 name,
-                lambda run=run: run(lambda *each: regard.attend(*each).output),
-                lambda run=run: run(sdpa),
+                partial(run, lambda *each: regard.attend(*each).output),
+                partial(run, sdpa),
                 (14.0 if passes else 4.0) * len(qkv[0]) * HEADS * tokens**2 * HEAD_DIM,
             )
             ratios.append((2.0 * HEADS * tokens**2 * HEAD_DIM, statistics.median(figures.ratios[name])))
