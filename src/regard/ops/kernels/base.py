@@ -38,7 +38,7 @@ class KernelInputs:
     measures: Mapping[str, Measure]
     dropout: float = 0.0
     is_tree_node: ClassVar[bool] = True
-    __slots__ = ("__dict__", "_steps")  # not a part of the tree: a call of other tensors has its own
+    __slots__ = ("__dict__", "_steps", "preparation")  # not parts of the tree: a call of other tensors has its own
 
     @property
     def steps(self) -> RuleSteps:

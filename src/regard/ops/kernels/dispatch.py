@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -26,6 +27,8 @@ KERNELS: tuple[Kernel, ...] = (NATIVE, SDPA, Triton(), Sparse(), Blockwise(), Re
 """In the order in which they are tried."""
 
 MAX_PREPARED_CALLS = 128
+MAX_KEPT_BYTES = 2**16
+"""A call whose rules make larger tables takes long enough to make them again, so it is not prepared."""
 
 Kernel.registered.update({kernel.name: kernel for kernel in KERNELS})
 
@@ -58,14 +61,12 @@ class Preparation:
         self.call: Kernel | PreparedCall | None = None
         self._is_repeated = False
 
-    def prepare(self, kernel: Kernel, inputs: KernelInputs, saves: bool) -> Kernel | PreparedCall:
-        """The kernel that was selected, or from the second call on what it has prepared."""
-        if kernel is SDPA:
-            self.call = SDPA
-        elif kernel is NATIVE and self._is_repeated:
-            self.call = NATIVE.prepare(inputs, saves) or NATIVE
+    def prepare(self, make: Callable[[], PreparedCall]) -> None:
+        """Keep what is made of a call that has run, if another one like it ran before, and it is small."""
+        if self._is_repeated and self.call is None:
+            made = make()
+            self.call = made if made.kept_bytes <= MAX_KEPT_BYTES else NATIVE
         self._is_repeated = True
-        return self.call or kernel
 
 
 def prepare(inputs: KernelInputs, choice: str | Kernel | None = None) -> Kernel | PreparedCall:
@@ -75,10 +76,13 @@ def prepare(inputs: KernelInputs, choice: str | Kernel | None = None) -> Kernel 
     has_gradients = torch.is_grad_enabled()
     tracked = tuple([has_gradients and tensor.requires_grad for tensor in tensors])
     preparation = None if choice is not None or is_traced() else _preparation(inputs, tensors, tracked)
-    if preparation is None or preparation.call is None:
-        kernel = select_kernel(inputs, choice)
-        return kernel if preparation is None else preparation.prepare(kernel, inputs, any(tracked))
-    return preparation.call
+    if preparation is not None and preparation.call is not None:
+        return preparation.call
+    inputs.preparation = preparation
+    kernel = select_kernel(inputs, choice)
+    if preparation is not None and kernel is SDPA:
+        preparation.call = SDPA
+    return kernel
 
 
 def _preparation(inputs: KernelInputs, tensors: list[Tensor], tracked: tuple[bool, ...]) -> Preparation | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,9 +24,6 @@ from regard.ops.kernels.results import MeasureResults
 from regard.ops.kernels.step_gradients import check_untracked_tensors
 from regard.ops.measures.base import Spec
 from regard.ops.rules import Rule, has_steps
-
-MAX_KEPT_BYTES = 2**16
-"""A call whose rules make larger tables takes long enough to make them again, so it is not prepared."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +90,10 @@ class Native(DifferentiableKernel):
         call = forward_call(packer, inputs, output, results, lse, seed)
         call.cache_bytes = self.cache_bytes or second_level_bytes()
         self._library().run(call)
+        preparation = getattr(inputs, "preparation", None)
+        if preparation is not None:
+            prepared = partial(PreparedCall, self, self._library(), inputs, packer, call, output, results, lse)
+            preparation.prepare(prepared)
         return ForwardResult(output, results, () if lse is None else (lse,))
 
     def backward(
@@ -106,16 +108,6 @@ class Native(DifferentiableKernel):
         backward = BackwardCall(inputs, needed, gradients, saved[0], seed)
         self._library().run(backward.call, backward=True)
         return backward.results()
-
-    def prepare(self, inputs: KernelInputs, saves: bool) -> PreparedCall | None:
-        """What computes later calls that differ in their numbers alone; None if it would keep much.
-
-        Args:
-            inputs: A call without tensors but those of value, query and key.
-            saves: Whether a backward pass may follow.
-        """
-        call = PreparedCall(self, self._library(), self.cache_bytes or second_level_bytes(), inputs, saves)
-        return call if call.kept_bytes <= MAX_KEPT_BYTES else None
 
     def is_slower_than_sdpa(self, inputs: KernelInputs) -> bool:
         """Whether SDPA computes the output alone faster on this processor, for a call that both can compute.

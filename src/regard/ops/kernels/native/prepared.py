@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -16,7 +18,6 @@ from torch import Tensor
 from regard.native.library import Library, MeasureCall, NativeCall
 from regard.ops.kernels.base import KernelInputs, Measured, RunOptions
 from regard.ops.kernels.differentiable import DifferentiableCall, DifferentiableKernel
-from regard.ops.kernels.native.forward import forward_call
 from regard.ops.kernels.native.gradients import BackwardCall, whole_gradients
 from regard.ops.kernels.native.pack import Packer
 from regard.ops.kernels.results import MeasureResults, unflatten
@@ -35,33 +36,37 @@ class PreparedCall:
     Args:
         kernel: The kernel, which has what is not prepared, such as second derivatives.
         library: What runs the calls.
-        cache_bytes: Bytes of a core's second-level cache.
         inputs: A call without tensors but those of value, query and key.
-        saves: Whether a backward pass may follow.
+        packer: What it was packed with.
+        call: The call, which has run.
+        output: What it filled: the output, if there is a value.
+        results: The results of the measures.
+        lse: The log-sum-exp of each row, if a backward pass may follow.
     """
 
     fuses_measures = True
 
     def __init__(
-        self, kernel: DifferentiableKernel, library: Library, cache_bytes: int, inputs: KernelInputs, saves: bool
+        self,
+        kernel: DifferentiableKernel,
+        library: Library,
+        inputs: KernelInputs,
+        packer: Packer,
+        call: NativeCall,
+        output: Tensor | None,
+        results: MeasureResults,
+        lse: Tensor | None,
     ) -> None:
-        # Each tensor gets memory of its own, by which it is found in the structures; nobody touches it.
-        inputs = map_tensors(inputs, lambda tensor: _empty(_layout(tensor)))
-        packer, results, query = Packer(), MeasureResults(inputs), inputs.request.query
-        output = None if inputs.value is None else inputs.new_output()
-        lse = query.new_empty(query.shape[:3], dtype=torch.float32) if saves else None
-        call = forward_call(packer, inputs, output, results, lse, 0)
-        call.cache_bytes = cache_bytes
         tensors, filled = tensors_in(inputs), [each for each in (output, lse) if each is not None]
         self._library, self._num_outputs = library, int(output is not None)
-        self._template = _Template(call, [*tensors, *results.tensors()], [*filled, *packer.scratch], packer.kept)
+        self._template = _Template(call, results.tensors(), [*filled, *packer.scratch], packer.kept)
         self._results = [(tensor.shape, tensor.dtype) for tensor in results.tensors()]
         self._specs = [each.result_specs(inputs.request.shape, torch.float32) for each in inputs.measures.values()]
         self._saved = [*map(_layout, tensors), *([] if lse is None else [_layout(lse)])]
         self._backward: dict[tuple[Any, ...], _Template] = {}
-        options, num_saved = RunOptions(saves=saves), int(saves)
-        call = DifferentiableCall(kernel, inputs, options, tensors, results.layouts, num_saved, prepared=self)
-        self._call = call.without_tensors()
+        options, num_saved, stand_in = RunOptions(saves=lse is not None), int(lse is not None), _stand_in()
+        inputs, stand_ins = map_tensors(inputs, lambda _: stand_in), [stand_in] * len(tensors)
+        self._call = DifferentiableCall(kernel, inputs, options, stand_ins, results.layouts, num_saved, prepared=self)
 
     @property
     def kept_bytes(self) -> int:
@@ -81,14 +86,14 @@ class PreparedCall:
     def forward(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The output, if there is a value, the tensors of the results, and what the backward pass needs."""
         results = [torch.zeros(shape, dtype=dtype, device="cpu") for shape, dtype in self._results]
-        filled = self._template.run(self._library, [*tensors, *results])
+        filled = self._template.run(self._library, tensors, results)
         last = self._num_outputs + self._call.num_saved
         return *filled[: self._num_outputs], *results, *filled[self._num_outputs : last]
 
     def backward(
         self, needed: Sequence[bool], gradients: Sequence[Tensor | None], tensors: Sequence[Tensor], lse: Tensor
     ) -> tuple[Tensor, ...] | None:
-        """As `DifferentiableKernel.gradients`; None for a pass that is not prepared.
+        """As `DifferentiableKernel.gradients`; None for a pass that cannot be prepared.
 
         Hooks may have replaced what was saved, and transforms all of it.
         """
@@ -97,24 +102,23 @@ class PreparedCall:
         if {*map(type, given)} != {Tensor} or [*map(_layout, saved)] != self._saved:
             return None
         outputs, rest = gradients[: self._num_outputs], gradients[self._num_outputs :]
+        if any(gradient is None for gradient in outputs):
+            return None
         gradients = [*outputs, *whole_gradients(self._specs, rest)]
+        present = [lse, *(gradient for gradient in gradients if gradient is not None)]
         key = *needed, *[None if gradient is None else _layout(gradient) for gradient in gradients]
         template = self._backward.get(key)
-        if template is None:
-            if any(each is None for each in outputs) or len(self._backward) == MAX_BACKWARD_CALLS:
-                return None
-            template = self._backward[key] = self._prepare_backward(needed, gradients)
-        present = [gradient for gradient in gradients if gradient is not None]
-        totals = template.run(self._library, [*saved, *present], backward=True)
+        if template is not None:
+            totals = template.run(self._library, tensors, present, backward=True)
+        elif _overlap(present) or len(self._backward) == MAX_BACKWARD_CALLS:
+            return None
+        else:
+            call = BackwardCall(self._call.with_tensors(tensors), needed, gradients, lse, 0)
+            self._library.run(call.call, backward=True)
+            totals = call.results()
+            self._backward[key] = _Template(call.call, present, [*totals, *call.packer.scratch], call.packer.kept)
         dtypes = [tensor.dtype for tensor, need in zip(tensors, needed, strict=True) if need]
-        return tuple([total.to(dtype) for total, dtype in zip(totals, dtypes, strict=False)])  # then come scratch
-
-    def _prepare_backward(self, needed: Sequence[bool], gradients: Sequence[Tensor | None]) -> _Template:
-        *tensors, lse = map(_empty, self._saved)
-        gradients = [None if gradient is None else _empty(_layout(gradient)) for gradient in gradients]
-        call = BackwardCall(self._call.with_tensors(tensors), needed, gradients, lse, 0)
-        given = *tensors, lse, *(gradient for gradient in gradients if gradient is not None)
-        return _Template(call.call, given, [*call.results(), *call.packer.scratch], call.packer.kept)
+        return tuple([total.to(dtype) for total, dtype in zip(totals, dtypes, strict=False)])  # then comes scratch
 
 
 class _Template:
@@ -122,7 +126,7 @@ class _Template:
 
     Args:
         call: The call.
-        given: The tensors that a later call brings.
+        given: The tensors that a later call brings, beside value, query and key, which may share memory.
         filled: The tensors that each call makes anew. No two of all these share memory.
         kept: What else the structures point to.
     """
@@ -134,32 +138,62 @@ class _Template:
         self._words: Any = ctypes.c_uint64 * (len(self._memory) // 8)
         self._addresses: list[tuple[int, int, int]] = []
         """Which word points to which tensor, and to which of its bytes."""
-        starts = [(tensor.data_ptr(), tensor.untyped_storage().nbytes()) for tensor in tensors]
+        ranges = [*map(_range, tensors)]
         for word, address in enumerate(self._words.from_buffer_copy(self._memory)):
-            for number, (start, size) in enumerate(starts):
-                if start <= address < start + size:
+            for number, (start, end) in enumerate(ranges):
+                if start <= address < end:
                     self._addresses.append((word, number, address - start))
         self._filled = [*map(_layout, filled)]
-        given_ids = {*map(id, tensors)}
-        self._kept = [each for each in kept if id(each) not in given_ids]
+        ids = {*map(id, tensors)}
+        self._kept = [each for each in kept if id(each) not in ids]
 
     @property
     def kept_bytes(self) -> int:
         """Bytes of the tensors that are kept."""
         return sum(each.nbytes for each in self._kept if isinstance(each, Tensor))
 
-    def run(self, library: Library, given: Sequence[Tensor], backward: bool = False) -> list[Tensor]:
-        """Run the call with other tensors, and return what it has filled."""
+    def run(
+        self, library: Library, inputs: Sequence[Tensor], given: Sequence[Tensor], backward: bool = False
+    ) -> list[Tensor]:
+        """Run the call with other tensors, and return what it has filled.
+
+        Args:
+            library: What runs it.
+            inputs: Value, if there is one, query and key.
+            given: As those that the template was made with.
+            backward: Whether it is a backward pass.
+        """
         filled = [*map(_empty, self._filled)]
         starts = [tensor.data_ptr() for tensor in (*given, *filled)]
         words = self._words.from_buffer_copy(self._memory)
         for word, number, start in self._addresses:
             words[word] = starts[number] + start
         call = NativeCall.from_buffer(words)
+        *value, query, key = inputs
+        call.matrix.query.data, call.matrix.key.data = query.data_ptr(), key.data_ptr()
+        if value:
+            call.value.data = value[0].data_ptr()
         if call.measures:
             call.measures = ctypes.cast(ctypes.addressof(words) + ctypes.sizeof(call), type(call.measures))
         library.run(call, backward)
         return filled
+
+
+def _range(tensor: Tensor) -> tuple[int, int]:
+    """The addresses of a tensor's elements, from the first to behind the last."""
+    start, strides = tensor.data_ptr(), zip(tensor.shape, tensor.stride(), strict=True)
+    return start, start + (1 + sum((size - 1) * stride for size, stride in strides)) * tensor.element_size()
+
+
+def _overlap(tensors: Sequence[Tensor]) -> bool:
+    ranges = sorted(map(_range, tensors))
+    return any(start < end for (_, end), (start, _) in pairwise(ranges))
+
+
+@lru_cache(maxsize=1)
+def _stand_in() -> Tensor:
+    """Instead of a tensor that is not kept; one for all, since small memory for each would divide what is free."""
+    return torch.empty(0, device="cpu")
 
 
 def _layout(tensor: Tensor) -> Layout:
