@@ -209,12 +209,22 @@ def test_memory_is_linear(loss, monkeypatch):
     assert largest.size <= 20_000
 
 
+def test_a_second_derivative_of_the_indexer_is_refused():
+    parts = leaf(BATCH, 3, QUERIES, 4), leaf(BATCH, KEYS, 4), leaf(BATCH, 3, QUERIES)
+    (gradient,) = torch.autograd.grad(indexer_loss(matrix()[0], *parts), parts[0], create_graph=True)
+    with pytest.raises(InvalidArgument, match="second derivative: this gradient comes from a custom backward pass"):
+        gradient.sum().backward()
+
+
 def test_half_precision_is_computed_in_float32():
     W = weights(*torch.randn(2, 1, 4, 9, 8).bfloat16().unbind(), mask=Causal())
     parts = torch.randn(1, 3, 9, 8), torch.randn(1, 9, 8), torch.randn(1, 3, 9)
     low = [part.bfloat16().requires_grad_() for part in parts]
     loss = indexer_loss(W, *low)
-    torch.testing.assert_close(loss, indexer_loss(W, *(part.float() for part in low)))
+    expected = indexer_loss(W, *(part.float() for part in low))
+    torch.testing.assert_close(loss, expected)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(indexer_loss(W, *low), expected)
     loss.backward()
     assert low[0].grad.dtype == torch.bfloat16
 

@@ -1,11 +1,12 @@
 """Losses that make the attention of one model follow that of another, also with another number of heads.
 
-Each computes blocks of rows, and computes them again in the backward pass: no (queries, keys) tensor is stored.
+Each computes blocks of rows: no (queries, keys) tensor is stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -16,7 +17,9 @@ from regard.checks import Checks
 from regard.nn.attention_losses import MeanWeights, check_matrix, kl_divergence_loss, mean_of_rows
 from regard.ops import WeightMatrix
 from regard.ops import weights as make_weights
+from regard.ops.autograd import AutogradFunction, first_order_only, without_autocast
 from regard.ops.masks import MaskLike
+from regard.ops.tile import KeyRange
 
 CELLS_AT_ONCE = 2**22
 """Numbers that a block of rows has in all heads: 16 MiB in float32."""
@@ -121,7 +124,7 @@ def score_loss(teacher: WeightMatrix, student: WeightMatrix, *, row_weights: Mea
         difference = target.where(counted, 0.0) - scores.where(counted, 0.0)
         return difference.square().sum(-1), counted.sum(-1)
 
-    squares, counts = _by_rows(errors, teacher, teacher.shape[1])
+    squares, counts = _by_rows(errors, teacher)
     mean = mean_of_rows(squares, student, row_weights)
     cells = mean_of_rows(counts.to(mean.dtype), student, row_weights)
     return mean / cells.clamp(min=torch.finfo(mean.dtype).tiny)
@@ -165,7 +168,7 @@ def grouped_kl_loss(
         logs = other.scores[:, :, rows] - lse[:, :, rows, None]
         return (_divergence(_group_mean(whole[:, :, rows], groups), logs),)
 
-    return mean_of_rows(_by_rows(divergence, teacher, teacher.shape[1])[0], student, row_weights)
+    return mean_of_rows(_by_rows(divergence, teacher)[0], student, row_weights)
 
 
 def indexer_loss(
@@ -191,11 +194,11 @@ def indexer_loss(
         row_weights: Broadcastable to (batch, 1, queries); 0 excludes a row. Default: all 1.
 
     Raises:
-        InvalidArgument: If a shape or a device does not fit the weights.
+        InvalidArgument: If a shape or a device does not fit the weights, or a second derivative is computed.
         InvalidType: If an argument has a wrong type.
 
     Memory:
-        O(queries + keys), forward and backward.
+        O(queries + keys), forward and backward. The forward pass computes the gradients.
 
     Reference: DeepSeek-AI 2025, "DeepSeek-V3.2", equations 1, 3 and 4, where it is a sum over rows.
 
@@ -208,19 +211,56 @@ def indexer_loss(
     """
     with Checks() as checks:
         _check_indexer(checks, weights, query, key, head_weights, row_weights)
-    whole, dtype = weights.detach(), weights.dtype
-    q, k, w = query.to(dtype), key.to(dtype), head_weights.to(dtype)
+    counted = torch.ones(len(query), 1, query.shape[2], dtype=weights.dtype, device=query.device)
+    for each in (None if weights.valid_queries is None else weights.valid_queries[:, None], row_weights):
+        counted = counted if each is None else counted * each
+    counted = counted[:, 0]
+    factors = counted / counted.sum().clamp(min=torch.finfo(counted.dtype).tiny)
+    with without_autocast(query.device.type):
+        return _IndexerLoss.apply(query, key, head_weights, weights.detach(), factors)
 
-    def divergence(rows: slice) -> tuple[Tensor]:
-        scores = (q[:, :, rows] @ k[:, None].mT).relu()  # (batch, index_heads, rows, keys)
-        scores = torch.einsum("bhqk,bhq->bqk", scores, w[:, :, rows])
-        allowed = _allowed(whole, rows)
-        if allowed is not None:
-            scores = scores.masked_fill(~allowed, torch.finfo(dtype).min)  # not −∞, for rows without keys
-        return (_divergence(_group_mean(whole[:, :, rows], 1), scores.log_softmax(-1)[:, None]),)
 
-    rows = _by_rows(divergence, weights, max(weights.shape[1], query.shape[1]))[0]
-    return mean_of_rows(rows, weights, row_weights)
+class _IndexerLoss(AutogradFunction):
+    """The loss and its gradients, which the forward pass computes block by block, so that weights are computed once."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, head_weights: Tensor, weights: WeightMatrix, factors: Tensor
+    ) -> Tensor:
+        dtype = weights.dtype
+        inputs = [each.detach().to(dtype) for each in (query, key, head_weights)]
+        gradients = [torch.zeros_like(each) for each in inputs]
+        q_gradient, k_gradient, w_gradient = gradients
+        total = torch.zeros((), dtype=dtype, device=query.device)
+        for rows in _row_blocks(weights, max(weights.shape[1], query.shape[1])):
+            keys, allowed = _allowed(weights, rows)
+            q, k, w = inputs[0][:, :, rows], inputs[1][:, keys], inputs[2][:, :, rows]
+            with torch.enable_grad():
+                leaves = [each.detach().requires_grad_() for each in (q, k, w)]
+                scores = (leaves[0] @ leaves[1][:, None].mT).relu()  # (batch, index_heads, rows, keys)
+                scores = torch.einsum("bhqk,bhq->bqk", scores, leaves[2])
+                if allowed is not None:
+                    scores = scores.masked_fill(~allowed, torch.finfo(dtype).min)  # not −∞, for rows without keys
+                target = _group_mean(weights[:, :, rows, keys], 1)[:, 0]
+                part = (_divergence(target, scores.log_softmax(-1)) * factors[:, rows]).sum()
+            total += part.detach()
+            if any(ctx.needs_input_grad):
+                of_q, of_k, of_w = torch.autograd.grad(part, leaves)
+                q_gradient[:, :, rows], w_gradient[:, :, rows] = of_q, of_w
+                k_gradient[:, keys] += of_k
+        ctx.gradients = gradients
+        ctx.save_for_backward(query, key, head_weights)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, loss_gradient: Tensor) -> tuple[Tensor | None, ...]:
+        inputs = ctx.saved_tensors
+        with torch.no_grad():
+            gradients = [
+                (gradient * loss_gradient).to(each.dtype) if needed else None
+                for gradient, each, needed in zip(ctx.gradients, inputs, ctx.needs_input_grad[:3], strict=True)
+            ]
+        return (*first_order_only(gradients, loss_gradient, *inputs), None, None)
 
 
 def _regroup(x: Tensor, num_heads: int) -> Tensor:
@@ -240,27 +280,32 @@ def _divergence(target: Tensor, logs: Tensor) -> Tensor:
     return (target * (target.where(has_weight, 1.0).log() - logs.where(has_weight, 0.0))).sum(-1)
 
 
-def _allowed(weights: WeightMatrix, rows: slice) -> Tensor | None:
-    """The cells of some rows that the mask allows in any head, (batch or 1, rows or 1, keys)."""
-    request, (batch, heads, _, _) = weights.request, weights.shape
+def _allowed(weights: WeightMatrix, rows: slice) -> tuple[slice, Tensor | None]:
+    """A range with all keys that the mask allows to some rows, and the cells, (batch or 1, rows or 1, keys), if any."""
+    request, (batch, heads, _, keys) = weights.request, weights.shape
     if request.mask is None:
-        return None
-    allowed = request.allowed(request.tile(slice(0, batch), slice(0, heads), rows))
-    return allowed.reshape((1,) * (4 - allowed.ndim) + tuple(allowed.shape)).any(1)
+        return slice(0, keys), None
+    tile = request.tile(slice(0, batch), slice(0, heads), rows)
+    within = tile.clip(*request.mask.key_range(tile))
+    within = within if within.width else KeyRange(0, 1)  # no row has a key
+    allowed = request.allowed(tile.with_keys(within))
+    return slice(*within), allowed.reshape((1,) * (4 - allowed.ndim) + tuple(allowed.shape)).any(1)
 
 
-def _by_rows(compute: Callable[[slice], tuple[Tensor, ...]], weights: WeightMatrix, heads: int) -> list[Tensor]:
-    """The results of a function of blocks of rows, (batch, heads, rows) each, joined along the rows."""
+def _row_blocks(weights: WeightMatrix, heads: int) -> Iterator[slice]:
     batch, _, queries, keys = weights.shape
     size = max(1, CELLS_AT_ONCE // (batch * heads * keys))
-    parts: list[tuple[Tensor, ...]] = []
-    for start in range(0, queries, size):
-        rows = slice(start, min(start + size, queries))
-        parts.append(
-            checkpoint(compute, rows, use_reentrant=False, preserve_rng_state=False)
-            if torch.is_grad_enabled()
-            else compute(rows)
-        )
+    return (slice(start, min(start + size, queries)) for start in range(0, queries, size))
+
+
+def _by_rows(compute: Callable[[slice], tuple[Tensor, ...]], weights: WeightMatrix) -> list[Tensor]:
+    """The results of a function of blocks of rows, (batch, heads, rows) each, joined along the rows."""
+    parts: list[tuple[Tensor, ...]] = [
+        checkpoint(compute, rows, use_reentrant=False, preserve_rng_state=False)
+        if torch.is_grad_enabled()
+        else compute(rows)
+        for rows in _row_blocks(weights, weights.shape[1])
+    ]
     return [torch.cat(each, 2) for each in zip(*parts, strict=True)]
 
 
