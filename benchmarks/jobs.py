@@ -4,11 +4,13 @@ contacts: ESM-2 of 12 layers of 20 heads, width 480 (the sizes of esm2_t12_35M),
 word_timestamps: Whisper base (6 + 6 layers of 8 heads, width 512) finds the times of tokens in 30 seconds.
 eviction: a Llama of 4 layers of 16 heads, width 1,024, reads a prompt and keeps half of its keys by the policy H2O.
 indexer: the loss of a lightning indexer (4 heads of 32) against the sum of 8 heads of 64, causal, forward and backward.
+monitor: a training step of a Llama of 4 layers of 8 heads, width 512, and the numbers of its heads.
 
 All have random weights in float32, and the two of a pair run in turn. Memory is the peak above that before, in
 processes of their own. Where eager attention would need more memory than `--max-gigabytes`, only ours runs.
 
-Run: ``python benchmarks/jobs.py``; for a quick check: ``--residues 64 --new 4 --prompt 64 --indexed 64 --rounds 1``.
+Run: ``python benchmarks/jobs.py``; for a quick check:
+``--residues 64 --new 4 --prompt 64 --indexed 64 --step 64 --rounds 1``.
 """
 
 from __future__ import annotations
@@ -144,17 +146,58 @@ def indexer(tokens: int) -> dict[str, Run]:
     return {"regard": ours, "eager": dense}
 
 
+def monitor(tokens: int) -> dict[str, Run]:
+    """Ours, and the same numbers of the weights that eager attention returns; scores are no part of them."""
+    config = LlamaConfig(
+        vocab_size=1000,
+        hidden_size=512,
+        intermediate_size=1408,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        max_position_embeddings=2**16,
+    )
+    model = LlamaForCausalLM(config)
+    eager = deepcopy(model)
+    eager.set_attn_implementation("eager")
+    ids = torch.randint(1000, (1, tokens))
+    watched = regard.watching.AttentionMonitor(model, every_n_steps=1)
+
+    def step(of: Any, **options: Any) -> Any:
+        output = of(ids, labels=ids, **options)
+        output.loss.backward()
+        of.zero_grad()
+        return output
+
+    def ours() -> object:
+        with watched:
+            step(model)
+        return watched.metrics
+
+    def dense() -> object:
+        output = step(eager, output_attentions=True)
+        with torch.no_grad():
+            return [
+                (torch.special.entr(weights).sum(3).mean((0, 2)), weights[..., 0].mean((0, 2)), weights.sum(2).amax(2))
+                for weights in output.attentions
+            ]
+
+    return {"regard": ours, "eager": dense}
+
+
 JOBS: dict[str, Callable[[int], dict[str, Run]]] = {
     "contacts": contacts,
     "word_timestamps": word_timestamps,
     "eviction": eviction,
     "indexer": indexer,
+    "monitor": monitor,
 }
 
 
 def eager_gigabytes(job: str, size: int) -> float:
     """The memory of the maps of all heads that eager attention holds; 0 where it is little."""
-    maps = {"contacts": 3 * LAYERS * HEADS, "eviction": 4 * 16, "indexer": 3 * (8 + 4)}.get(job, 0)
+    maps = {"contacts": 3 * LAYERS * HEADS, "eviction": 4 * 16, "indexer": 3 * (8 + 4), "monitor": 3 * 4 * 8}.get(
+        job, 0
+    )
     return maps * size**2 * 4 / 1e9
 
 
@@ -172,6 +215,7 @@ def main() -> None:
     parser.add_argument("--new", type=int, nargs="*", default=[32, 200], help="tokens that Whisper generates")
     parser.add_argument("--prompt", type=int, nargs="*", default=[256, 2048, 16384], help="tokens that Llama reads")
     parser.add_argument("--indexed", type=int, nargs="*", default=[512, 4096, 16384], help="tokens of the indexer")
+    parser.add_argument("--step", type=int, nargs="*", default=[256, 2048, 8192], help="tokens of a training step")
     parser.add_argument("--rounds", type=int, default=5, help="of each pair")
     parser.add_argument("--max-gigabytes", type=float, default=16, help="of eager attention")
     arguments = parser.parse_args()
@@ -184,6 +228,7 @@ def main() -> None:
         ("word_timestamps", arguments.new, "tokens"),
         ("eviction", arguments.prompt, "tokens"),
         ("indexer", arguments.indexed, "tokens"),
+        ("monitor", arguments.step, "tokens"),
     ):
         for size in sizes:
             torch.manual_seed(SEED)

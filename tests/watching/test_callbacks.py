@@ -12,6 +12,7 @@ from transformers import BertConfig, BertForSequenceClassification, Trainer, Tra
 import regard
 from helpers.model_zoo.families import SMALL, eager
 from regard.errors import InvalidArgument
+from regard.watching import AttentionMonitor
 
 LENGTHS = torch.tensor([9, 6, 9, 4])
 
@@ -42,6 +43,7 @@ def expected():
         numbers[f"{name}/entropy"] = float(total / (real.sum() * weights.shape[1]))
         received = (weights * real).sum(2).amax((1, 2)) / LENGTHS
         numbers[f"{name}/max_received"] = float(received.max())
+        numbers[f"{name}/sink_mass"] = float((weights * real)[..., 0].sum() / (real.sum() * weights.shape[1]))
     return numbers
 
 
@@ -87,6 +89,44 @@ def test_lightning_logs_them(tmp_path):
         assert float(logged) == pytest.approx(number, abs=1e-5)
 
 
+def highest(model):
+    """The highest score in the rows, by layer."""
+    batch = {name: torch.stack([row[name] for row in rows()]) for name in ("input_ids", "attention_mask")}
+    with regard.watch(model) as result, torch.no_grad():
+        model(**batch)
+    real = batch["attention_mask"][:, None, :, None] == 1
+    return torch.stack([layer.weights.scores.dense().where(real, -torch.inf).max() for layer in result.layers])
+
+
+def test_the_trainer_of_transformers_clips_after_each_step(tmp_path):
+    """With a learning rate of 0 nothing else changes the scores; dropout of weights does not count."""
+    arguments = TrainingArguments(
+        tmp_path, max_steps=1, per_device_train_batch_size=4, report_to=[], disable_tqdm=True, save_strategy="no",
+        use_cpu=True, learning_rate=0.0,
+    )  # fmt: skip
+    trained = model()
+    threshold = float(highest(trained)[0]) / 2
+    callback = regard.watching.trainer_callback(gradients=True, clip_threshold=threshold)
+    trainer = Trainer(trained, arguments, train_dataset=rows(), callbacks=[callback])
+    trainer.train()
+    assert float(highest(trained)[0]) == pytest.approx(threshold, rel=1e-4)
+    assert all(each.gradient.min() > 0 for each in callback.monitor.heads.values())
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated", "ignore:The 'train_dataloader' does not have many")
+def test_lightning_clips_after_each_optimizer_step(tmp_path):
+    module = Module()
+    module.configure_optimizers = lambda: torch.optim.SGD(module.parameters(), 0.0)
+    threshold = float(highest(module.model)[0]) / 2
+    trainer = L.Trainer(
+        max_steps=1, accumulate_grad_batches=4, accelerator="cpu", logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+        callbacks=[regard.watching.lightning_callback(clip_threshold=threshold)],
+    )  # fmt: skip
+    trainer.fit(module, torch.utils.data.DataLoader(rows(), batch_size=1))
+    assert float(highest(module.model)[0]) == pytest.approx(threshold, rel=1e-4)
+
+
 @pytest.mark.parametrize("make", [regard.watching.trainer_callback, regard.watching.lightning_callback])
 def test_no_steps_between_are_refused(make):
     with pytest.raises(InvalidArgument, match="every_n_steps: expected an int of at least 1, got 0"):
@@ -96,10 +136,13 @@ def test_no_steps_between_are_refused(make):
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated", "ignore:The 'train_dataloader' does not have many")
 def test_lightning_counts_steps_and_not_batches(tmp_path, monkeypatch):
     looks = []
-    begun = regard.watching.callbacks.start_watch
-    monkeypatch.setattr(
-        regard.watching.callbacks, "start_watch", lambda model: looks.append(trainer.global_step) or begun(model)
-    )
+    begin = AttentionMonitor.begin
+
+    def note(monitor, is_measured):
+        looks.extend([trainer.global_step] * is_measured)
+        begin(monitor, is_measured)
+
+    monkeypatch.setattr(AttentionMonitor, "begin", note)
     trainer = L.Trainer(
         max_epochs=3, accumulate_grad_batches=2, accelerator="cpu", logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
