@@ -30,6 +30,7 @@ SCORES = {
     "cap": SoftCap(ScaledDotProduct(), 2.0),
 }
 ROWS = torch.rand(BATCH, 1, QUERIES, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+WEIGHTS_OF_ROWS = {mask: ROWS if mask in ("causal", "padding") else None for mask in MASKS}
 
 
 def leaf(*shape, seed=0):
@@ -65,10 +66,10 @@ def blocks(monkeypatch):
     monkeypatch.setattr("regard.nn.distillation_losses.CELLS_AT_ONCE", 3 * BATCH * 4 * KEYS)
 
 
-@pytest.mark.parametrize("row_weights", [None, ROWS])
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize(("student_heads", "kv_heads"), [(4, 2), (2, 1), (1, 1)])
-def test_scores(student_heads, kv_heads, mask, row_weights):
+def test_scores(student_heads, kv_heads, mask):
+    row_weights = WEIGHTS_OF_ROWS[mask]
     teacher, leaves = matrix(mask=MASKS[mask])
     student, others = matrix(student_heads, kv_heads, seed=5, mask=MASKS[mask])
     allowed = teacher.scores.dense()[:, :1] > -torch.inf
@@ -81,11 +82,11 @@ def test_scores(student_heads, kv_heads, mask, row_weights):
         torch.testing.assert_close(score_loss(teacher, student), mse_loss(scores, target))  # of TinyBERT
 
 
-@pytest.mark.parametrize("row_weights", [None, ROWS])
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize(("student_heads", "kv_heads"), [(4, 2), (2, 1), (1, 1)])
-def test_groups(student_heads, kv_heads, mask, score, row_weights):
+def test_groups(student_heads, kv_heads, mask, score):
+    row_weights = WEIGHTS_OF_ROWS[mask]
     teacher, leaves = matrix(mask=MASKS[mask], score=SCORES[score])
     student, others = matrix(student_heads, kv_heads, seed=5, mask=MASKS[mask])
     P = teacher.dense().unflatten(1, (student_heads, -1)).mean(2)
@@ -101,11 +102,11 @@ def test_groups_of_one_head_are_the_divergence_of_each():
     assert grouped_kl_loss(teacher, matrix(2, 1, mask=Causal())[0]) == torch.inf
 
 
-@pytest.mark.parametrize("row_weights", [None, ROWS])
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("mask", MASKS)
-def test_indexer(mask, score, row_weights):
+def test_indexer(mask, score):
     """Sinks are in the denominators of the weights, and the sum over heads is normalized."""
+    row_weights = WEIGHTS_OF_ROWS[mask]
     W, leaves = matrix(mask=MASKS[mask], score=SCORES[score])
     indexer = leaf(BATCH, 3, QUERIES, 4, seed=7), leaf(BATCH, KEYS, 4, seed=8), leaf(BATCH, 3, QUERIES, seed=9)
     query, key, head_weights = indexer
