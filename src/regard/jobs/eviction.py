@@ -54,7 +54,8 @@ class EvictingCache(cache_utils.DynamicCache):
         InvalidType: If an argument has a wrong type, or the model is not of transformers.
         InvalidArgument: If the model computes attention in its own code or has no layer of full attention, the policy
             is unknown, or a number is out of range. When the model runs: if it is another one, has another attention
-            implementation, an attention mask is not (batch, tokens), or the generation is assisted.
+            implementation, an attention mask is not (batch, tokens) or has padding at the end, or the generation is
+            assisted.
         MissingExtra: If transformers is not installed.
 
     Memory:
@@ -148,9 +149,12 @@ class EvictingCache(cache_utils.DynamicCache):
                 f"model: expected an attention implementation among {known}, got {implementation}; call "
                 'model.set_attn_implementation("sdpa")',
             )
-            if padding is not None:
-                checks.tensor("attention_mask", padding, shapes={"(batch, tokens)": (inputs.shape[0], tokens)})
-        self._padding = None if padding is None or bool(padding.all()) else padding.bool()
+            shapes = {"(batch, tokens)": (inputs.shape[0], tokens)}
+            if padding is not None and checks.tensor("attention_mask", padding, shapes=shapes):
+                padding = None if bool(padding.all()) else padding.bool()
+                if padding is not None and not bool(padding[:, -1].all()):
+                    checks.fail("attention_mask: expected padding on the left, got a sequence that ends with padding")
+        self._padding = padding
         self._num_tokens, self._num_waiting = tokens, 0
         for interface in self._hooks.interfaces:
             self._replaced.append((interface, vars(interface).get("get_interface")))
