@@ -269,6 +269,13 @@ def test_a_bert_fills_masks(open_file, tmp_path):
     assert page.locator(".probabilities li").count() == 5
     best = max(prediction.probabilities.values())
     assert float(page.locator(".probabilities .value").first.text_content()) == pytest.approx(best, abs=1e-3)
+    (ids,) = tokenizer.encode(["the <mask> sat"], add_special_tokens=True, split_special_tokens=False)
+    mask, layer = ids.index(tokenizer.mask_id), list(pipeline.model.attention_layers)[-1]
+    views = f"views=calculation&calculation=words&layer={layer}&token=source.{mask}"
+    page.evaluate(f"location.hash = 'text={quote('the <mask> sat')}&{views}'")
+    name = page.locator(".probabilities li span").first.text_content()
+    reading = f"The most probable in the row of “<mask>”: “{name}” {best:.4f}, "
+    page.locator(".stage .reading", has_text=reading).wait_for()
     type_text(page, "the cat")
     assert page.locator(".choices").is_hidden()
     assert page.locator("main").is_visible()
