@@ -56,13 +56,8 @@ class Made {
 
   /** Numbers that are known up to an error. @param {string} name @param {string} formula @param {string[]} axes @param {Measured[][]} rows @param {string} [explanation] */
   measured(name, formula, axes, rows, explanation) {
-    this.add(
-      name,
-      formula,
-      axes,
-      rows.map((row) => row.map(({ value }) => value)),
-      explanation,
-    );
+    const values = rows.map((row) => row.map(({ value }) => value));
+    this.add(name, formula, axes, values, explanation);
     this.tensors[name].errors = rows.flatMap((row) => row.map(({ error }) => error));
   }
 }
@@ -93,18 +88,10 @@ export function aboutScale(sentences, dims, scale) {
 
 /** @param {Made} made @param {Steps} steps @param {Row[]} rows */
 function addValues(made, steps, rows) {
-  made.add(
-    "value",
-    "",
-    VECTORS,
-    rows.map(({ value }) => value ?? []),
-  );
-  made.measured(
-    "weighted values",
-    "Pⱼ Vⱼ",
-    VECTORS,
-    rows.map((row) => weightedValues([row])),
-  );
+  const values = rows.map(({ value }) => value ?? []);
+  const weighted = rows.map((row) => weightedValues([row]));
+  made.add("value", "", VECTORS, values);
+  made.measured("weighted values", "Pⱼ Vⱼ", VECTORS, weighted);
   if (steps.isComplete) made.measured("output", "Σⱼ Pⱼ Vⱼ", ["query", "dim"], [weightedValues(steps.rows)]);
 }
 

@@ -38,12 +38,8 @@ export class Stage {
     const nav = element("nav", { "aria-label": "Steps" }, this.depth.node, details);
     const isView = heading === "h4"; // among others: what turns stays where it is when a step is longer
     const turn = element("div", { class: "turn" }, this.turns[0], this.place, this.turns[1]);
-    const body = element(
-      "div",
-      { class: "stage-body" },
-      nav,
-      element("div", {}, ...(isView ? [turn, this.step] : [this.step, turn])),
-    );
+    const pages = element("div", {}, ...(isView ? [turn, this.step] : [this.step, turn]));
+    const body = element("div", { class: "stage-body" }, nav, pages);
     this.node = element("div", { class: "stage" }, this.map, body);
     /** @type {Screen[]} */
     this.screens = []; // at the depth
@@ -57,10 +53,8 @@ export class Stage {
     const all = screensOf(trace);
     const wanted = all.findIndex(({ slug }) => slug === step);
     this.screens = all.filter(({ isShort }) => depth !== "minute" || isShort);
-    this.index = Math.max(
-      this.screens.findLastIndex((screen) => all.indexOf(screen) <= wanted),
-      0,
-    );
+    const last = this.screens.findLastIndex((screen) => all.indexOf(screen) <= wanted);
+    this.index = Math.max(last, 0);
     const screen = this.screens[this.index];
     const choose = (/** @type {number} */ chosen) => this.change({ query: chosen });
     const shown = {

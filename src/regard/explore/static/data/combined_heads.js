@@ -1,10 +1,11 @@
 // Several heads as one: their mean, or their sum.
 
-import { BaseHead, combineCells, withBounds } from "#data/heads.js";
+import { DerivedHead } from "#data/derived_head.js";
+import { combineCells, withBounds } from "#data/heads.js";
 import { sumRanked } from "#data/ranked.js";
 
 /**
- * @import { Blocks, Cell, Corner, RegionRows, Tile } from '#data/heads.js'
+ * @import { BaseHead, Blocks, Cell, Corner, RegionRows, Tile } from '#data/heads.js'
  * @import { Ranked } from '#data/ranked.js'
  */
 
@@ -17,22 +18,12 @@ export function combineHeads(heads, reduce = "mean") {
 }
 
 /** The sum of several heads, divided by a number. What is unknown of one of them is unknown of the sum. */
-class CombinedHead extends BaseHead {
+class CombinedHead extends DerivedHead {
   /** @param {BaseHead[]} heads @param {number} divisor */
   constructor(heads, divisor) {
-    super(heads[0].numKeys);
-    this.heads = heads;
+    super(heads, heads[0].numKeys);
     this.divisor = divisor;
     this.numHeads = heads.length / divisor;
-    this.isDense = heads.every(({ isDense }) => isDense);
-    this.isPartial = heads.some(({ isPartial }) => isPartial);
-    this.isRemote = heads.every(({ isRemote }) => isRemote);
-    this.isSigned = heads[0].isSigned;
-  }
-
-  get scaleEnd() {
-    if (this.isDense || !this.isSigned) return super.scaleEnd;
-    return this.heads.reduce((sum, { scaleEnd }) => sum + scaleEnd, 0) / this.divisor;
   }
 
   get blocks() {
@@ -56,26 +47,6 @@ class CombinedHead extends BaseHead {
       const blocks = [tile, ...same].map((each) => each.blocks);
       return [{ ...tile, blocks: combineBlocks(blocks, this.divisor) }];
     });
-  }
-
-  /** @param {number} query */
-  prefetch(query) {
-    for (const head of this.heads) head.prefetch(query);
-  }
-
-  /** @param {number} query @param {number} key */
-  isMasked(query, key) {
-    return this.heads.every((head) => head.isMasked(query, key));
-  }
-
-  /** @param {number[]} queries @param {number[]} keys */
-  requestAll(queries, keys) {
-    return this.heads.map((head) => head.requestAll(queries, keys)).every(Boolean);
-  }
-
-  /** @param {number[]} queries @param {number[]} keys */
-  async fetch(queries, keys) {
-    for (const head of this.heads) await head.fetch(queries, keys);
   }
 
   /** @param {number} query @param {number} key @returns {Cell} */

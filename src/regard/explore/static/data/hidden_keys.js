@@ -1,10 +1,11 @@
 // A head without some keys, such as the first token; the other weights as they are, or as if the hidden keys were masked.
 
-import { BaseHead, combineCells } from "#data/heads.js";
+import { DerivedHead } from "#data/derived_head.js";
+import { combineCells } from "#data/heads.js";
 import { byStrength } from "#data/ranked.js";
 
 /**
- * @import { Blocks, Cell, Corner, RegionRows } from '#data/heads.js'
+ * @import { BaseHead, Blocks, Cell, Corner, RegionRows } from '#data/heads.js'
  * @import { Ranked } from '#data/ranked.js'
  * @import { Sequence } from '#data/sequence.js'
  */
@@ -26,20 +27,15 @@ export function hiddenKeys(keys, hide) {
 }
 
 /** A head without some of its keys. With `rescale`, a row is divided by 1 − its hidden weights: the softmax without hidden keys. */
-export class HiddenKeysHead extends BaseHead {
+export class HiddenKeysHead extends DerivedHead {
   /** @param {BaseHead} head @param {boolean[]} hidden  For each key. @param {{rescale: boolean, queries: number}} options */
   constructor(head, hidden, { rescale, queries }) {
-    super(hidden.length);
+    super([head], hidden.length);
     this.head = head;
     this.hidden = hidden;
     this.keys = hidden.flatMap((isHidden, key) => (isHidden ? [key] : []));
-    this.isSigned = head.isSigned;
     this.rescale = rescale && !head.isSigned;
     this.queries = queries;
-    this.isDense = head.isDense;
-    this.isRemote = head.isRemote;
-    this.isPartial = head.isPartial;
-    this.numHeads = head.numHeads;
     /** @type {Map<number, {share: number, error: number} | null>} */
     this.shares = new Map();
     /** @type {WeakMap<Blocks, Blocks>} */
@@ -59,10 +55,6 @@ export class HiddenKeysHead extends BaseHead {
     this.isLoading = false;
   }
 
-  get scaleEnd() {
-    return this.isDense ? super.scaleEnd : this.head.scaleEnd;
-  }
-
   get blocks() {
     return this.withoutHidden(this.head.blocks);
   }
@@ -76,25 +68,15 @@ export class HiddenKeysHead extends BaseHead {
     return this.head.tiles(cell, from, to).map((tile) => ({ ...tile, blocks: this.withoutHidden(tile.blocks, tile) }));
   }
 
-  /** @param {number} query */
-  prefetch(query) {
-    this.head.prefetch(query);
-  }
-
-  /** @param {number} query @param {number} key */
-  isMasked(query, key) {
-    return this.head.isMasked(query, key);
-  }
-
   /** @param {number[]} queries @param {number[]} keys */
   requestAll(queries, keys) {
-    return this.head.requestAll(queries, keys) && !this.isLoading;
+    return super.requestAll(queries, keys) && !this.isLoading;
   }
 
   /** @param {number[]} queries @param {number[]} keys */
   async fetch(queries, keys) {
     await this.sharesLoaded;
-    await this.head.fetch(queries, keys);
+    await super.fetch(queries, keys);
   }
 
   /** @param {number} query @param {number} key @returns {Cell} */

@@ -116,10 +116,8 @@ export class Layer {
     if (!this.heads) return null;
     if (show === "relevance") return this.relevanceLayer?.relevance ?? null;
     const all = this.shownHeads.get(show) ?? this.heads;
-    return combineHeads(
-      heads.map((head) => all[head]),
-      reduce,
-    );
+    const chosen = heads.map((head) => all[head]);
+    return combineHeads(chosen, reduce);
   }
 }
 

@@ -1,11 +1,12 @@
 // A head between words: the sum over the tokens of the word attended to, the mean over those of the word that attends.
 // So the weights of a word add up to 1, as those of a token do.
 
-import { BaseHead, combineCells, withBounds } from "#data/heads.js";
+import { DerivedHead } from "#data/derived_head.js";
+import { combineCells, withBounds } from "#data/heads.js";
 import { rankEntries, sumRanked } from "#data/ranked.js";
 
 /**
- * @import { Blocks, Cell, RegionRows } from '#data/heads.js'
+ * @import { BaseHead, Blocks, Cell, RegionRows } from '#data/heads.js'
  * @import { Entry, Ranked } from '#data/ranked.js'
  * @import { WordSequence } from '#data/sequence.js'
  */
@@ -16,31 +17,28 @@ export function headBetweenWords(head, queries, keys) {
 }
 
 /** @abstract */
-class BaseWordHead extends BaseHead {
+class BaseWordHead extends DerivedHead {
   /** @param {BaseHead} head @param {WordSequence} queries @param {WordSequence} keys */
   constructor(head, queries, keys) {
-    super(keys.length);
+    super([head], keys.length);
     this.head = head;
     this.queries = queries;
     this.keys = keys;
-    this.isRemote = head.isRemote;
-    this.isPartial = head.isPartial;
-    this.isSigned = head.isSigned;
-    this.numHeads = head.numHeads;
   }
 
-  get scaleEnd() {
-    return this.isDense ? super.scaleEnd : this.head.scaleEnd;
+  /** @param {number} query @param {number} key */
+  isMasked(query, key) {
+    return this.cell(query, key).state === "masked";
   }
 
   /** @param {number[]} queries @param {number[]} keys */
   requestAll(queries, keys) {
-    return this.head.requestAll(tokensOf(this.queries, queries), tokensOf(this.keys, keys));
+    return super.requestAll(tokensOf(this.queries, queries), tokensOf(this.keys, keys));
   }
 
   /** @param {number[]} queries @param {number[]} keys */
   fetch(queries, keys) {
-    return this.head.fetch(tokensOf(this.queries, queries), tokensOf(this.keys, keys));
+    return super.fetch(tokensOf(this.queries, queries), tokensOf(this.keys, keys));
   }
 
   /** @param {number} query */
@@ -84,7 +82,6 @@ class DenseWordHead extends BaseWordHead {
   /** @param {BaseHead} head @param {WordSequence} queries @param {WordSequence} keys */
   constructor(head, queries, keys) {
     super(head, queries, keys);
-    this.isDense = true;
     /** @type {Blocks | null} */
     this.cachedBlocks = null;
   }

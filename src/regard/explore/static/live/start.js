@@ -1,12 +1,10 @@
 // "Start here": eight stops, each an address of this page with two sentences, from tokens to the next word.
 
 import { fourWords } from "#live/four_words.js";
+import { oneOf } from "#state/url.js";
 import { button, element } from "#ui/elements.js";
 
-/**
- * @import { Field } from '#state/url.js'
- * @typedef {{title: string, text: string, address: Record<string, string>, see?: string}} Stop  `see` is what it speaks of.
- */
+/** @typedef {{title: string, text: string, address: Record<string, string>, see?: string}} Stop  `see` is what it speaks of. */
 
 const TEXT = "The animal didn't cross the street because it was too tired.";
 const IT = { layer: "encoder.2", head: "0", token: "source.9" };
@@ -62,12 +60,8 @@ const STOPS = [
   },
 ];
 
-/** The stop in the address. @type {Field<string>} */
-export const startField = {
-  initial: "",
-  write: (stop) => stop,
-  read: (text) => (STOPS[Number(text) - 1] ? text : undefined),
-};
+/** The stop in the address. */
+export const startField = oneOf(["", ...STOPS.map((_, index) => String(index + 1))]);
 
 /** The address of a stop, or what it shows without the stop. @param {number} index @param {Record<string, string>} start */
 function addressOf(index, start = { start: String(index + 1) }) {

@@ -115,12 +115,8 @@ export class Pipeline {
   unmasked(state, tokens, change) {
     const { model } = this;
     model.change(change);
-    const rows = model.logits(
-      model.step(
-        tokens,
-        tokens.map(() => state),
-      ),
-    );
+    const states = tokens.map(() => state);
+    const rows = model.logits(model.step(tokens, states));
     state.choices = rows.map((row) => choicesOf(row, this.header));
     return state;
   }

@@ -50,10 +50,8 @@ export async function search(model, start, inputs, options) {
   const given = start.tokens.length + inputs.length - written;
   const most = (1 + ends.length) * beam; // candidates of a row, of which some go on
   await pause();
-  const hidden = model.step(
-    inputs,
-    inputs.map(() => start),
-  );
+  const fresh = inputs.map(() => start);
+  const hidden = model.step(inputs, fresh);
   let logits = model.logits(hidden.subarray((inputs.length - 1 - written) * model.config.d_model));
   for (const row of logits.slice(0, written)) start.choices.push(choicesOf(row, options));
   logits = logits.slice(written);
@@ -83,11 +81,7 @@ export async function search(model, start, inputs, options) {
     states = going.map(({ row }) => states[row].copy()); // several may continue one
     scores = going.map(({ score }) => score);
     await pause();
-    logits = model.logits(
-      model.step(
-        going.map(({ token }) => token),
-        states,
-      ),
-    );
+    const next = going.map(({ token }) => token);
+    logits = model.logits(model.step(next, states));
   }
 }

@@ -70,6 +70,12 @@ class Made {
     return values;
   }
 
+  /** Several of one shape; returns the last. @param {number[]} shape @param {Record<string, Float32Array>} steps @returns {Float32Array} */
+  all(shape, steps) {
+    const added = Object.entries(steps).map(([name, values]) => this.add(name, values, ...shape));
+    return added[added.length - 1];
+  }
+
   /** Of a vector for each token. @param {string} name @param {Float32Array} values */
   rows(name, values) {
     return this.add(name, values, values.length / this.size, this.size);
@@ -128,20 +134,15 @@ function embedding(made, model, ids, side) {
   };
   made.add("ids", Float32Array.from(ids), ids.length);
   let x = made.rows("token embedding", gather(table, ids));
-  if (model.config.scale_embeddings)
-    x = made.rows(
-      "scaled embedding",
-      x.map((value) => value * Math.sqrt(size)),
-    );
+  const scaled = x.map((value) => value * Math.sqrt(size));
+  if (model.config.scale_embeddings) x = made.rows("scaled embedding", scaled);
   const type = tensors.get("token_type")?.values;
   const places = model.positioned ? tensors.get(`${side}_positions`)?.values : undefined;
   if (type) made.add("token type embedding", type, size);
   const added = places ? made.rows("position embedding", gather(places, [...ids.keys()])) : null;
   if (!type && !added) return;
-  x = made.rows(
-    "embedding",
-    x.map((value, at) => value + (type?.[at % size] ?? 0) + (added?.[at] ?? 0)),
-  );
+  const sum = x.map((value, at) => value + (type?.[at % size] ?? 0) + (added?.[at] ?? 0));
+  x = made.rows("embedding", sum);
   if (model.embeddingNorm) made.norm("embedding ", model.embeddingNorm, x, "embedding norm");
 }
 
@@ -199,32 +200,14 @@ function attend(made, attention, read) {
 /** @param {Made} made @param {{scores: Float32Array, bias: Float32Array | null, scale: number, causal: boolean, shape: [number, number, number]}} given */
 function softmaxSteps(made, { scores, bias, scale, causal, shape }) {
   const [heads, queries, keys] = shape;
-  made.add("scores", scores, ...shape);
-  let read = made.add(
-    "scaled scores",
-    scores.map((score) => score * scale),
-    ...shape,
-  );
+  let read = made.all(shape, { scores, "scaled scores": scores.map((score) => score * scale) });
   if (bias) {
-    made.add("position bias", bias, ...shape);
-    read = made.add(
-      "biased scores",
-      read.map((score, at) => score + bias[at]),
-      ...shape,
-    );
+    const biased = read.map((score, at) => score + bias[at]);
+    read = made.all(shape, { "position bias": bias, "biased scores": biased });
   }
   if (causal) {
-    const isSeen = (/** @type {number} */ at) => at % keys <= Math.floor(at / keys) % queries;
-    made.add(
-      "mask",
-      read.map((_, at) => Number(isSeen(at))),
-      ...shape,
-    );
-    read = made.add(
-      "masked scores",
-      read.map((score, at) => (isSeen(at) ? score : -Infinity)),
-      ...shape,
-    );
+    const mask = read.map((_, at) => Number(at % keys <= Math.floor(at / keys) % queries));
+    read = made.all(shape, { mask, "masked scores": read.map((score, at) => (mask[at] ? score : -Infinity)) });
   }
   const powers = new Float32Array(read.length);
   const sums = new Float32Array(heads * queries);
@@ -232,13 +215,11 @@ function softmaxSteps(made, { scores, bias, scale, causal, shape }) {
     const largest = read.subarray(row * keys, (row + 1) * keys).reduce((a, b) => Math.max(a, b), -Infinity);
     for (let at = row * keys; at < (row + 1) * keys; at++) sums[row] += powers[at] = Math.exp(read[at] - largest);
   }
-  made.add("exponentials", powers, ...shape);
   made.add("sums", sums, heads, queries);
-  return made.add(
-    "weights",
-    powers.map((power, at) => power / sums[Math.floor(at / keys)]),
-    ...shape,
-  );
+  return made.all(shape, {
+    exponentials: powers,
+    weights: powers.map((power, at) => power / sums[Math.floor(at / keys)]),
+  });
 }
 
 /** The sums of the values, of each query the heads side by side. @param {Float32Array} weights @param {Float32Array[]} values @param {{heads: number, shared: number, size: number, queries: number, off: number[]}} shape */

@@ -21,12 +21,15 @@ export const THEMES = ["auto", "light", "dark"];
 const STEPS = ["layer", "heads", "tokens", "region", "views", "sort", "looksAt", "show", "unit"];
 const PAUSE = 200; // ms; browsers refuse an address that changes with every key stroke
 
-/** @param {string[]} options @returns {Field<string>} */
-export const oneOf = (options) => ({
-  initial: options[0],
-  write: (value) => value,
-  read: (text) => (options.includes(text) ? text : undefined),
+/** One of the names that a recording has. @param {Field<string>["initial"]} initial @param {(name: string, recording: Recording) => boolean} exists @returns {Field<string>} */
+const oneThatExists = (initial, exists) => ({
+  initial,
+  write: (name) => name,
+  read: (text, recording) => (exists(text, recording) ? text : undefined),
 });
+
+/** @param {string[]} options */
+export const oneOf = (options) => oneThatExists(options[0], (text) => options.includes(text));
 
 /** @param {string[]} options @returns {Field<string[]>} */
 export const someOf = (options) => ({
@@ -102,23 +105,14 @@ const PAGE_FIELDS = {
   reduce: oneOf(REDUCTIONS),
   scale: oneOf(SCALES),
   palette: oneOf(PALETTES),
-  show: {
-    initial: "weights",
-    write: (show) => show,
-    read: (text, recording) => (recording.shown.includes(text) ? text : undefined),
-  },
+  show: oneThatExists("weights", (text, { shown }) => shown.includes(text)),
   hide: someOf(HIDE_OPTIONS),
   rescale: flag,
-  unit: {
-    initial: (/** @type {Recording} */ { hasSubwords, isReduced }) => (hasSubwords && !isReduced ? "words" : "tokens"), // the map of a long text has tokens
-    write: (unit) => unit,
-    read: (text, { hasSubwords }) => (text === "tokens" || (text === "words" && hasSubwords) ? text : undefined),
-  },
-  sort: {
-    initial: "order",
-    write: (sort) => sort,
-    read: (text, { layers }) => (text === "selection" || Object.hasOwn(layers[0].scores, text) ? text : undefined),
-  },
+  unit: oneThatExists(
+    ({ hasSubwords, isReduced }) => (hasSubwords && !isReduced ? "words" : "tokens"), // the map of a long text has tokens
+    (text, { hasSubwords }) => text === "tokens" || (text === "words" && hasSubwords),
+  ),
+  sort: oneThatExists("order", (text, { layers }) => text === "selection" || Object.hasOwn(layers[0].scores, text)),
   looksAt: { name: "looks_at", initial: "", write: (word) => word, read: (text) => text.slice(0, 200) },
   minScore: { ...fraction(0), name: "min_score" },
   theme: oneOf(THEMES),

@@ -6,95 +6,40 @@ export const SCALES = ["sqrt", "linear", "log", "row_max"];
 export const PALETTES = ["blues", "oranges", "greys"];
 export const LOG_MIN = 1e-4; // where the logarithmic scale begins
 
-// [lightness, chroma, hue in degrees]: from no weight, which is nearly the page itself, to all of it.
 /** @typedef {[number, number, number]} Triple */
 /** @typedef {{rows: number, columns: number, at(row: number, column: number): number}} Blocks */
-/** @type {Record<string, Record<"light" | "dark", Triple[]>>} */
+/** From no weight, which is nearly the page itself, to all of it. @type {Record<string, Record<"light" | "dark", Triple[]>>} */
 const STOPS = {
   blues: {
-    light: [
-      [0.962, 0.006, 245],
-      [0.85, 0.062, 222],
-      [0.69, 0.105, 236],
-      [0.49, 0.125, 256],
-      [0.27, 0.095, 278],
-    ],
-    dark: [
-      [0.235, 0.012, 262],
-      [0.37, 0.085, 268],
-      [0.54, 0.118, 252],
-      [0.74, 0.105, 226],
-      [0.955, 0.045, 195],
-    ],
+    light: stopsOf("0.962 0.006 245, 0.85 0.062 222, 0.69 0.105 236, 0.49 0.125 256, 0.27 0.095 278"),
+    dark: stopsOf("0.235 0.012 262, 0.37 0.085 268, 0.54 0.118 252, 0.74 0.105 226, 0.955 0.045 195"),
   },
   oranges: {
-    light: [
-      [0.965, 0.012, 90],
-      [0.87, 0.085, 82],
-      [0.72, 0.145, 55],
-      [0.51, 0.16, 28],
-      [0.27, 0.09, 12],
-    ],
-    dark: [
-      [0.235, 0.012, 20],
-      [0.36, 0.11, 18],
-      [0.53, 0.155, 35],
-      [0.75, 0.145, 65],
-      [0.96, 0.07, 95],
-    ],
+    light: stopsOf("0.965 0.012 90, 0.87 0.085 82, 0.72 0.145 55, 0.51 0.16 28, 0.27 0.09 12"),
+    dark: stopsOf("0.235 0.012 20, 0.36 0.11 18, 0.53 0.155 35, 0.75 0.145 65, 0.96 0.07 95"),
   },
   greys: {
-    light: [
-      [0.965, 0, 0],
-      [0.25, 0, 0],
-    ],
-    dark: [
-      [0.235, 0, 0],
-      [0.96, 0, 0],
-    ],
+    light: stopsOf("0.965 0 0, 0.25 0 0"),
+    dark: stopsOf("0.235 0 0, 0.96 0 0"),
   },
 };
 /** From −1 (more in A, teal) over no difference, which is the page itself, to +1 (more in B, ochre). @type {Record<"light" | "dark", Triple[]>} */
 const DIFFERENCE = {
-  light: [
-    [0.32, 0.06, 205],
-    [0.56, 0.095, 200],
-    [0.82, 0.065, 195],
-    [0.99, 0.002, 100],
-    [0.84, 0.09, 88],
-    [0.62, 0.12, 75],
-    [0.38, 0.08, 65],
-  ],
-  dark: [
-    [0.9, 0.07, 195],
-    [0.7, 0.105, 200],
-    [0.45, 0.075, 205],
-    [0.195, 0.008, 262],
-    [0.45, 0.08, 75],
-    [0.72, 0.125, 82],
-    [0.92, 0.09, 92],
-  ],
+  light: stopsOf(
+    "0.32 0.06 205, 0.56 0.095 200, 0.82 0.065 195, 0.99 0.002 100, 0.84 0.09 88, 0.62 0.12 75, 0.38 0.08 65",
+  ),
+  dark: stopsOf(
+    "0.9 0.07 195, 0.7 0.105 200, 0.45 0.075 205, 0.195 0.008 262, 0.45 0.08 75, 0.72 0.125 82, 0.92 0.09 92",
+  ),
 };
 /** From the most negative value over 0, which is the page itself, to the most positive: purple and green. @type {Record<"light" | "dark", Triple[]>} */
 const SIGNED = {
-  light: [
-    [0.32, 0.13, 305],
-    [0.55, 0.16, 305],
-    [0.8, 0.08, 305],
-    [0.99, 0.002, 100],
-    [0.82, 0.085, 155],
-    [0.58, 0.125, 155],
-    [0.34, 0.08, 155],
-  ],
-  dark: [
-    [0.89, 0.07, 305],
-    [0.7, 0.14, 305],
-    [0.45, 0.13, 303],
-    [0.195, 0.008, 262],
-    [0.43, 0.085, 155],
-    [0.69, 0.13, 155],
-    [0.91, 0.09, 152],
-  ],
+  light: stopsOf(
+    "0.32 0.13 305, 0.55 0.16 305, 0.8 0.08 305, 0.99 0.002 100, 0.82 0.085 155, 0.58 0.125 155, 0.34 0.08 155",
+  ),
+  dark: stopsOf(
+    "0.89 0.07 305, 0.7 0.14 305, 0.45 0.13 303, 0.195 0.008 262, 0.43 0.085 155, 0.69 0.13 155, 0.91 0.09 152",
+  ),
 };
 const SHADES = 256;
 /** @type {Map<Triple[], Triple[]>} */
@@ -175,6 +120,11 @@ function fillPixels(canvas, blocks, scale, colorOf) {
     }
   }
   canvas.getContext("2d")?.putImageData(image, 0, 0);
+}
+
+/** Lightness, chroma, and hue in degrees of each color. @param {string} text @returns {Triple[]} */
+function stopsOf(text) {
+  return text.split(", ").map((stop) => /** @type {Triple} */ (stop.split(" ").map(Number)));
 }
 
 /** Some shades from the first stop to the last, computed once. @param {Triple[]} stops @param {number} length @returns {Triple[]} */

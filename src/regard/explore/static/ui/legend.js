@@ -9,6 +9,7 @@ import { themeOf } from "#ui/theme.js";
 /**
  * @import { Recording } from '#data/recording.js'
  * @import { State } from '#state/store.js'
+ * @import { Blocks } from '#ui/color.js'
  */
 
 const TICKS = {
@@ -27,12 +28,23 @@ export class ColorScale {
     this.node = element("div", { class: "scale-frame" }, this.canvas, this.ticks);
   }
 
-  /** @param {(canvas: HTMLCanvasElement) => void} paint @param {{text: string, place: number}[]} ticks  `place` is from 0 to 1. */
-  draw(paint, ticks) {
-    paint(this.canvas);
-    const nodes = ticks.map(({ text, place }) => {
+  /**
+   * From 0 to 1 or, of signed values, from −1. @param {string} name  Of the scale. @param {{value: number, text: string}[]} ticks
+   * @param {(canvas: HTMLCanvasElement, line: Blocks, scale: string) => void} paint @param {boolean} isSigned
+   */
+  draw(name, ticks, paint, isSigned = false) {
+    const scale = name === "row_max" ? "linear" : name;
+    const start = isSigned ? -1 : 0;
+    const columns = (1 - start) * (SHADES - 1) + 1;
+    const at = (/** @type {number} */ _, /** @type {number} */ column) => {
+      const place = start + column / (SHADES - 1);
+      return Math.sign(place) * weightAt(Math.abs(place), scale);
+    };
+    paint(this.canvas, { rows: 1, columns, at }, scale);
+    const nodes = ticks.map(({ value, text }) => {
       const tick = element("span", {}, text);
-      tick.style.left = `${100 * place}%`;
+      const place = Math.sign(value) * position(Math.abs(value), scale);
+      tick.style.left = `${(100 * (place - start)) / (1 - start)}%`;
       return tick;
     });
     this.ticks.replaceChildren(...nodes);
@@ -78,36 +90,19 @@ export function mountLegend(place, recording, units) {
 
 /** @param {ColorScale} scale @param {State} state */
 function drawScale(scale, state) {
-  const line = {
-    rows: 1,
-    columns: SHADES,
-    at: (/** @type {number} */ _, /** @type {number} */ column) => weightAt(column / (SHADES - 1), state.scale),
-  };
-  const colors = { palette: state.palette, scale: state.scale === "row_max" ? "linear" : state.scale };
-  const ticks = TICKS[/** @type {keyof typeof TICKS} */ (state.scale)].map((weight) => ({
-    text: String(weight),
-    place: position(weight, state.scale),
-  }));
-  scale.draw((canvas) => drawPixels(canvas, line, colors, themeOf(state)), ticks);
+  const { palette, scale: name } = state;
+  const ticks = TICKS[/** @type {keyof typeof TICKS} */ (name)].map((value) => ({ value, text: String(value) }));
+  scale.draw(name, ticks, (canvas, line, scale) => drawPixels(canvas, line, { palette, scale }, themeOf(state)));
 }
 
 /** @param {ColorScale} scale @param {State} state @param {number | null} largest  Null while it is loading. */
 function drawSignedScale(scale, state, largest) {
-  const name = state.scale === "row_max" ? "linear" : state.scale;
-  const line = {
-    rows: 1,
-    columns: 2 * SHADES - 1,
-    at: (/** @type {number} */ _, /** @type {number} */ column) => {
-      const place = column / (SHADES - 1) - 1;
-      return Math.sign(place) * weightAt(Math.abs(place), name);
-    },
-  };
-  const shares = largest === null ? [] : [-1, 0, 1];
-  const ticks = shares.map((share) => ({
-    text: state.scale === "row_max" ? String(share).replace("-", "−") : formatValue(share * Number(largest), 0, 2),
-    place: (1 + Math.sign(share) * position(Math.abs(share), name)) / 2,
+  const isRelative = state.scale === "row_max";
+  const ticks = (largest === null ? [] : [-1, 0, 1]).map((value) => ({
+    value,
+    text: isRelative ? String(value).replace("-", "−") : formatValue(value * Number(largest), 0, 2),
   }));
-  scale.draw((canvas) => drawSigned(canvas, line, { scale: name }, themeOf(state), 1), ticks);
+  scale.draw(state.scale, ticks, (canvas, line, scale) => drawSigned(canvas, line, { scale }, themeOf(state), 1), true);
 }
 
 /** @param {string} scale @param {number} heads  That are added up. */

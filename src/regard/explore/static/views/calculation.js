@@ -7,6 +7,7 @@ import { attentionSteps, scoreByFeature, weightedValues } from "#data/attention_
 import { PAIR, pairCells, roundTo, WeightColumn } from "#export/csv.js";
 import { whenLoaded } from "#export/loading.js";
 import { focusedCells } from "#state/store.js";
+import { oneOf } from "#state/url.js";
 import { element, hint } from "#ui/elements.js";
 import { themeOf } from "#ui/theme.js";
 
@@ -28,11 +29,7 @@ export default {
   unit: "token",
   urlFields: {
     calculationStep: { name: "calculation", initial: "", write: (slug) => slug, read: (text) => text.slice(0, 40) },
-    depth: {
-      initial: "block",
-      write: (depth) => depth,
-      read: (text) => depths.find((depth) => depth === text),
-    },
+    depth: { ...oneOf(depths), initial: "block" },
   },
   mount: (place, view) => new CalculationView(place, view),
 };
@@ -161,9 +158,8 @@ class CalculationView {
 }
 
 /** A token's label, with its position if the text has another like it. @param {Sequence} text @param {number} index */
-function nameIn({ labels }, index) {
-  const label = labels[index];
-  return labels.indexOf(label) === labels.lastIndexOf(label) ? label : `${label} (${index})`;
+function nameIn({ labels, repeated }, index) {
+  return repeated.has(labels[index]) ? `${labels[index]} (${index})` : labels[index];
 }
 
 /** @param {import("#state/store.js").State} state */

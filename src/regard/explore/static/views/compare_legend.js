@@ -1,13 +1,12 @@
 // The legend of a difference.
 
-import { drawDifferences, position, weightAt } from "#ui/color.js";
+import { drawDifferences } from "#ui/color.js";
 import { element } from "#ui/elements.js";
 import { signed } from "#ui/format.js";
 import { ColorScale } from "#ui/legend.js";
 import { themeOf } from "#ui/theme.js";
 
 const TICKS = { sqrt: [0.1, 0.4, 1], linear: [0.5, 1], log: [0.01, 0.1, 1], row_max: [0.5, 1] };
-const SHADES = 128; // of each sign
 
 /** What the colors of a difference mean, with their unit. */
 export class DifferenceLegend {
@@ -40,19 +39,11 @@ export class DifferenceLegend {
 
   /** @param {import("#state/store.js").State} state */
   drawScale(state) {
-    const scale = state.scale === "row_max" ? "linear" : state.scale;
-    const line = {
-      rows: 1,
-      columns: 2 * SHADES + 1,
-      at: (/** @type {number} */ _, /** @type {number} */ column) =>
-        Math.sign(column - SHADES) * weightAt(Math.abs(column - SHADES) / SHADES, scale),
-    };
     const sizes = TICKS[/** @type {keyof typeof TICKS} */ (state.scale)];
-    const ticks = [...sizes.map((value) => -value).reverse(), 0, ...sizes].map((value) => ({
-      text: signed(value, String(Math.abs(value))),
-      place: 0.5 + 0.5 * Math.sign(value) * position(Math.abs(value), scale),
-    }));
-    this.scale.draw((canvas) => drawDifferences(canvas, line, { scale }, themeOf(state)), ticks);
+    const values = [...sizes.map((value) => -value).reverse(), 0, ...sizes];
+    const ticks = values.map((value) => ({ value, text: signed(value, String(Math.abs(value))) }));
+    const theme = themeOf(state);
+    this.scale.draw(state.scale, ticks, (canvas, line, scale) => drawDifferences(canvas, line, { scale }, theme), true);
   }
 }
 

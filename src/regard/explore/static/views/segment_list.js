@@ -27,12 +27,7 @@ export class SegmentList {
     this.header = element("div", { class: "segment-header", "aria-hidden": "true" });
     this.list = element("div", { role: "listbox", class: "segment-list", "aria-label": name }, ...this.options);
     this.node = element("div", { class: "segment-table" }, this.header, this.list);
-    listen(this.list, this.options, {
-      point: () => {},
-      select,
-      clear: () => {},
-      isVertical: () => true,
-    });
+    listen(this.list, this.options, { point: () => {}, select, clear: () => {}, isVertical: () => true });
   }
 
   /** @param {number} index @param {Segment[]} segments @param {number[]} shares  Of each segment. */
