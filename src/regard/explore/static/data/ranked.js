@@ -8,23 +8,22 @@
  *   `isComplete`: there are no others. `approximate`: `rest` is not exact. `notRescaled`: some rows could not be rescaled.
  */
 
-const MAX_PLACES = 2 ** 21; // in a row: with 32 bits of a size, a whole number that a float64 holds
-
 /** @param {{weight: number}} a @param {{weight: number}} b */
 export const byStrength = (a, b) => Math.abs(b.weight) - Math.abs(a.weight);
 
-/**
- * The places of numbers that are not NaN, the largest size first, equal ones in the order of the text. As whole numbers, each of the
- * bits of a size and a place, they are sorted in a tenth of the time of entries. @param {Float32Array} numbers
- */
+/** The places of numbers that are not NaN, the largest size first, equal ones in the order of the text. @param {Float32Array} numbers */
 export function strongestFirst(numbers) {
+  const last = numbers.length - 1;
   const bits = new Uint32Array(numbers.map(Math.abs).buffer); // in the order of the sizes
-  const packed = new Float64Array(numbers.length);
-  for (let place = 0; place < bits.length; place++) packed[place] = bits[place] * MAX_PLACES + (MAX_PLACES - 1 - place);
-  packed.sort();
+  const pairs = new Uint32Array(2 * numbers.length); // whole numbers of 64 bits, which are sorted far faster than entries
+  for (let place = 0; place <= last; place++) {
+    pairs[2 * place] = last - place;
+    pairs[2 * place + 1] = bits[place];
+  }
+  new BigUint64Array(pairs.buffer).sort();
   const places = [];
-  for (let at = packed.length - 1; at >= 0; at--) {
-    const place = MAX_PLACES - 1 - (packed[at] % MAX_PLACES);
+  for (let at = last; at >= 0; at--) {
+    const place = last - pairs[2 * at];
     if (!Number.isNaN(numbers[place])) places.push(place);
   }
   return places;
@@ -76,9 +75,10 @@ export function sumRanked(all, place, factor) {
 export function restAfter({ entries, rest, total }, count) {
   const isTotalKnown = typeof total === "number";
   let [weight, error] = [0, 0];
-  for (const entry of isTotalKnown ? entries.slice(0, count) : entries.slice(count)) {
-    weight += entry.weight;
-    error += entry.error;
+  const end = isTotalKnown ? Math.min(count, entries.length) : entries.length;
+  for (let at = isTotalKnown ? 0 : count; at < end; at++) {
+    weight += entries[at].weight;
+    error += entries[at].error;
   }
   return { weight: isTotalKnown ? Math.max(0, total - weight) : weight + rest, error };
 }
