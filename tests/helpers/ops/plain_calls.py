@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
+from helpers.ops.cases import masks
 from regard.diagnostics.cases import Shape
+from regard.ops.kernels.base import are_builtin
+from regard.ops.masks.base import as_mask
 from regard.ops.measures import TopK
 from regard.ops.scores import ScaledDotProduct, SoftCap
+from regard.ops.tree import walk
 
-PLAIN_MASKS = {"none", "causal", "window", "past", "future", "prefix", "not", "not causal"}
-"""Those without tensors."""
+
+def _is_plain(mask: Any) -> bool:
+    tensors, trees = walk(None if mask is None else as_mask(mask))
+    return not tensors and are_builtin(trees)
+
+
+PLAIN_MASKS = [name for name, mask in masks(1, 2, 9, 12).items() if _is_plain(mask)]
+"""Those without tensors and functions."""
 PLAIN_SCORES = {"scaled_dot": None, "soft_cap": SoftCap(ScaledDotProduct(), 1.5)}
 MEASURES = ("entropy", "received", "lse", "max", "mean_distance", TopK(3))
 
