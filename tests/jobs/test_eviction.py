@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from functools import partial
 
@@ -247,6 +248,18 @@ def test_the_model_is_what_it_was_before():
     gc.collect()
     assert not any(hooks)
     assert model.config._attn_implementation == "sdpa"
+
+
+def test_threads_wait_for_one_another():
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    models, (ids, _) = [make(), make()], tokens(length=PROMPT)
+    expected = read(models[0], EvictingCache(models[0], "tova", 5), ids)[0]
+    caches = [(model, EvictingCache(model, "tova", 5)) for model in models * 6]  # hooks are added before models run
+    with ThreadPoolExecutor(4) as threads:
+        runs = [threads.submit(read, *pair, ids) for pair in caches]
+    assert all(torch.equal(run.result()[0], expected) for run in runs)
+    assert "get_interface" not in vars(ALL_ATTENTION_FUNCTIONS)
 
 
 def test_a_watch_sees_the_keys_that_are_left():

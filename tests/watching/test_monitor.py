@@ -10,6 +10,10 @@ from torch import nn
 from transformers import (
     BertConfig,
     BertModel,
+    BloomConfig,
+    BloomModel,
+    CodeGenConfig,
+    CodeGenModel,
     DeepseekV3Config,
     DeepseekV3Model,
     DistilBertConfig,
@@ -22,10 +26,14 @@ from transformers import (
     GPTNeoXModel,
     LlamaConfig,
     LlamaModel,
+    MptConfig,
+    MptModel,
     Phi3Config,
     Phi3Model,
     Qwen3Config,
     Qwen3Model,
+    T5Config,
+    T5EncoderModel,
 )
 
 import regard
@@ -252,6 +260,9 @@ def test_models_that_cannot_be_clipped_are_refused_and_stay():
             FalconConfig(**SIZES, alibi=False)
         ),
         r"got GPT2Attention with c_attn, q_attn, c_proj": GPT2Model(GPT2Config(**SIZES, add_cross_attention=True)),
+        "CodeGenAttention has queries, keys and values in an order that QK-clip does not know": CodeGenModel(
+            CodeGenConfig(vocab_size=9, n_embd=32, n_layer=1, n_head=4, n_positions=64, rotary_dim=4)
+        ),
     }
     for message, model in cases.items():
         before = deepcopy(model.state_dict())
@@ -260,6 +271,37 @@ def test_models_that_cannot_be_clipped_are_refused_and_stay():
         with pytest.raises(InvalidArgument, match=message):
             qk_clip(model, {name: torch.full((4,), 1e6)})
         assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        BloomModel(BloomConfig(vocab_size=9, hidden_size=32, n_layer=1, n_head=4)),
+        MptModel(MptConfig(vocab_size=9, d_model=32, n_layers=1, n_heads=4)),
+        T5EncoderModel(T5Config(vocab_size=9, d_model=32, d_kv=8, d_ff=8, num_layers=1, num_heads=4)),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_scores_with_a_bias_are_not_clipped(model):
+    """No scale of queries and keys lowers what is added to their products, so each step would scale them again."""
+    before = deepcopy(model.state_dict())
+    monitor = AttentionMonitor(model, 1, clip_threshold=1e-6)
+    monitor.begin()
+    with torch.no_grad():
+        model(torch.tensor([[3, 4, 5, 6]]))
+    with pytest.raises(InvalidArgument, match=r"clip_threshold: the scores of .* may be more than products"):
+        monitor.end()
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    with AttentionMonitor(model, 1) as monitor, torch.no_grad():
+        model(torch.tensor([[3, 4, 5, 6]]))
+    assert monitor.heads
+
+
+def test_no_scale_is_0():
+    model = nn.Sequential(nn.MultiheadAttention(8, 2))
+    factors = qk_clip(model, {"0": torch.tensor([5.0, 3e38])}, 1e-10)["0"]
+    assert (factors > 0).all()
+    assert model[0].in_proj_weight.isfinite().all()
 
 
 def test_bad_arguments_are_named():
@@ -272,6 +314,8 @@ def test_bad_arguments_are_named():
         qk_clip(model, {"attentio": torch.ones(4)})
     with pytest.raises(InvalidArgument, match=r"max_logits\['attention'\]: expected \(heads,\), got \(2, 4\)"):
         qk_clip(model, {"attention": torch.ones(2, 4)})
+    with pytest.raises(InvalidArgument, match=r"max_logits\['attention'\]: expected \(heads,\), got \(0,\)"):
+        qk_clip(model, {"attention": torch.ones(0)})
     with pytest.raises(InvalidArgument, match=r"attention: expected projections .* whose outputs 5 heads share"):
         qk_clip(model, {"attention": torch.ones(5)})
     with pytest.raises(InvalidType, match="max_logits: expected a dict of tensors by name, got float32"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from threading import RLock
 from typing import Any, Literal
 from weakref import finalize
 
@@ -21,6 +22,10 @@ IMPLEMENTATIONS = ("sdpa", "eager", "regard")
 
 Budget = float | Sequence[float | Sequence[float]] | Tensor
 """A share of the tokens or a number of keys, for all, for each layer, or for each key head of each layer."""
+
+
+_ONE_AT_A_TIME = RLock()
+"""Forward passes of models that evict replace functions of the whole process: other threads wait."""
 
 
 class EvictingCache(cache_utils.DynamicCache):
@@ -41,7 +46,7 @@ class EvictingCache(cache_utils.DynamicCache):
 
     Args:
         model: A decoder of transformers with the attention implementation ``"sdpa"``, ``"eager"`` or ``"regard"``.
-            While the cache exists, hooks on the model serve it.
+            While the cache exists, hooks on the model serve it. In threads, one of them evicts at a time.
         policy: ``"h2o"``, ``"snapkv"`` or ``"tova"``.
         budget: A float is the share of the tokens read so far, rounded, an int the number of keys that are kept, at
             least one. A sequence has one for each layer of the model, or, except in TOVA, sequences of one for each key
@@ -156,24 +161,34 @@ class EvictingCache(cache_utils.DynamicCache):
                     checks.fail("attention_mask: expected padding on the left, got a sequence that ends with padding")
         self._padding = padding
         self._num_tokens, self._num_waiting = tokens, 0
-        for interface in self._hooks.interfaces:
-            self._replaced.append((interface, vars(interface).get("get_interface")))
-            interface.get_interface = partial(self._get_interface, interface.get_interface)
+        _ONE_AT_A_TIME.acquire()
+        try:
+            for interface in self._hooks.interfaces:
+                self._replaced.append((interface, vars(interface).get("get_interface")))
+                interface.get_interface = partial(self._get_interface, interface.get_interface)
+        except BaseException:  # Ctrl-C
+            self._restore()
+            raise
 
     def _end(self, model: Any, output: Any) -> None:
         """Restore the interfaces, also after an error."""
-        for interface, before in self._replaced:
-            if before is None:
-                del interface.get_interface
-            else:
-                interface.get_interface = before
-        self._replaced.clear()
+        if self._replaced:
+            self._restore()
         self._last = self._padding = None
         if output is not None and (self._num_waiting or self.get_seq_length() != self._num_tokens):
             raise InvalidArgument(
                 f"model: expected one that attends to the keys that it caches, got {type(model).__name__}; nothing was "
                 "evicted"
             )
+
+    def _restore(self) -> None:
+        for interface, before in self._replaced:
+            if before is not None:
+                interface.get_interface = before
+            elif "get_interface" in vars(interface):
+                del interface.get_interface
+        self._replaced.clear()
+        _ONE_AT_A_TIME.release()
 
     def _get_interface(self, get: Callable[..., Any], implementation: str, default: Callable[..., Any]) -> Any:
         """An attention function that calls the model's own, with the mask of the keys that are left, and evicts."""

@@ -138,7 +138,8 @@ def _call(
     _raise_problems(checks, name)
     assert request is not None
     start = request.offset + kv_offset
-    call = AttentionCall(request, start, kv_offset, valid, tensors.get("value"), has_assumed_positions=offset is None)
+    value = tensors.get("value")
+    call = AttentionCall(request, start, kv_offset, valid, value, has_assumed_positions=offset is None, is_adapted=True)
     listener.forward.locate_queries(kind, call)
     if kind == "cross":  # each step has the position of its row
         call.request = replace(request, offset=call.q_offset)

@@ -44,6 +44,7 @@ class AttentionCall:
         num_prefix_keys: Number of keys at the front that are not tokens of the sequence; see `prefix_keys`.
         has_assumed_positions: Whether the model did not say the positions, so that the queries count as the last keys.
         output_gradient: The gradient of its output, if it is recorded.
+        is_adapted: Whether an adapter says what query and key are, which may hold a bias as one more component.
         is_dense: Whether the scores are a bias of the size queries × keys, while query and key are 0.
     """
 
@@ -56,6 +57,7 @@ class AttentionCall:
     has_assumed_positions: bool = False
     output_gradient: OutputGradient | None = None
     is_dense: bool = False
+    is_adapted: bool = False
 
     @property
     def query(self) -> Tensor:

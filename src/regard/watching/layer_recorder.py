@@ -15,6 +15,7 @@ from torch import Tensor
 from regard.errors import InvalidArgument, StaleView, raise_problems
 from regard.ops import GradientMatrix, WeightMatrix
 from regard.ops.measures import Measure
+from regard.ops.scores.base import has_bias
 from regard.ops.tree import TensorVersions, tensors_in
 from regard.recordings.batch_axis import BatchAxis
 from regard.recordings.layer import AttentionKind
@@ -69,6 +70,8 @@ class LayerRecorder:
         self.batch_size = 0
         self.is_dense = False
         """Whether it holds scores of the size queries × keys."""
+        self.may_have_bias = False
+        """Whether scores may be more than products of queries and keys."""
         self.splits: tuple[Split, ...] = ()
         """How modules cut the entries of the batch, as far as it is known, the innermost first."""
         self.batch_axis: BatchAxis | None = None
@@ -177,6 +180,7 @@ class LayerRecorder:
         weights, output, query, key = call.weights_of(self.name), None, call.request.query, call.request.key
         queries, keys = query.shape[2], key.shape[2]
         self.is_dense = call.is_dense
+        self.may_have_bias |= call.is_dense or call.is_adapted or has_bias(call.request.score)
         cached = call.cached if call.is_dense or self._held_keys is not None else key
         if continuation is None:  # a window may have dropped keys before the watch began
             self._first_kv_offset, self._num_prefix = call.kv_offset, call.num_prefix_keys

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.checks import Checks
+from regard.errors import InvalidArgument
 from regard.watching.layer_recorder import LayerRecorder
 from regard.watching.listener import Listener
 from regard.watching.qk_clip import qk_clip
@@ -145,6 +146,11 @@ class AttentionMonitor:
         """Add the highest scores of a batch to those of the step."""
         for name, recorders in layers.items():
             module = name.partition("#")[0]  # which may be called several times
+            if any(recorder.may_have_bias for recorder in recorders):
+                raise InvalidArgument(
+                    f"clip_threshold: the scores of {module} are or may be more than products of queries and keys, as "
+                    "with a bias, so that the scale of these does not bound them; leave clip_threshold out"
+                )
             parts = [_max_logit(recorder) for recorder in recorders]
             parts += [self._logits[module]] if module in self._logits else []
             self._logits[module] = torch.stack(parts).amax(0)

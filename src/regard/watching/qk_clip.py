@@ -19,6 +19,9 @@ PAIRS = (("q_proj", "k_proj"), ("query", "key"), ("q_lin", "k_lin"), ("query_pro
 FUSED = ("c_attn", "qkv_proj", "Wqkv", "qkv", "in_proj")
 """Names of projections whose outputs are all queries, all keys and all values, in this order."""
 
+OTHER_ORDER = ("CodeGenAttention",)
+"""Classes whose projection has a name of `FUSED` and another order."""
+
 BY_HEAD = "query_key_value"
 """The name of a projection whose outputs are the query, key and value of one head after the other."""
 
@@ -32,7 +35,8 @@ def qk_clip(model: nn.Module, max_logits: Mapping[str, Tensor], threshold: float
     With γ = min(1, τ / max score), the scores of a head become γ times what they were: its queries and keys are scaled
     by √γ each. Where query heads share a key head, the key is scaled by √γ of the smallest γ, and each query by what is
     left. In multi-head latent attention the parts without rotary embedding are scaled by √γ, and the rotary part of the
-    query by γ, because all heads share that of the key. Biases are scaled as their weights are.
+    query by γ, because all heads share that of the key. Biases are scaled as their weights are. What a model adds to
+    the products, such as ALiBi, is not scaled: `AttentionMonitor` refuses to clip such a model.
 
     Args:
         model: Any model.
@@ -65,10 +69,11 @@ def qk_clip(model: nn.Module, max_logits: Mapping[str, Tensor], threshold: float
             for name, each in max_logits.items():
                 if name not in modules:
                     checks.fail(f"max_logits: the model has no module {name!r}{did_you_mean(name, modules)}")
-                elif checks.tensor(f"max_logits[{name!r}]", each, "floating-point") and each.ndim != 1:
-                    checks.fail(f"max_logits[{name!r}]: expected (heads,), got {tuple(each.shape)}")
-    factors = {
-        name: (threshold / logit).where((logit > threshold) & logit.isfinite(), 1.0)
+                elif checks.tensor(f"max_logits[{name!r}]", each, "floating-point"):
+                    is_by_head = each.ndim == 1 and len(each) > 0
+                    checks.that(is_by_head, f"max_logits[{name!r}]: expected (heads,), got {tuple(each.shape)}")
+    factors = {  # above 0, whose quotients are not defined
+        name: (threshold / logit).clamp(min=1e-30).where((logit > threshold) & logit.isfinite(), 1.0)
         for name, logit in max_logits.items()
     }
     with torch.no_grad():
@@ -82,6 +87,8 @@ def _scales(name: str, module: Any, factor: Tensor) -> Iterator[tuple[Tensor, Te
     """Views of the parameters, (heads, head_dim, ...), and what each head of them is multiplied by, (heads,)."""
     heads, kind = len(factor), type(module).__name__
     children = dict(module.named_children())
+    if kind in OTHER_ORDER:
+        raise InvalidArgument(f"{name}: {kind} has queries, keys and values in an order that QK-clip does not know")
     norms = [child for child in children if NORM.match(child) and not isinstance(children[child], nn.Identity)]
     if norms:
         raise InvalidArgument(f"{name}: {kind} normalizes by its {norms[0]}, so that QK-clip would have no effect")

@@ -18,6 +18,7 @@ from regard.errors import InvalidType
 from regard.ops.rules import Rule, resolve
 from regard.ops.steps import Place, Step
 from regard.ops.tile import Shape, Tile
+from regard.ops.tree import subtrees
 
 Query = Float[Tensor, "batch heads rows head_dim"]
 Key = Float[Tensor, " batch #heads *rows keys head_dim"]
@@ -154,6 +155,11 @@ def as_score(score: Any) -> Score:
         function: Any = score
         return ScoreMod(ScaledDotProduct(), function)
     return resolve(Score, "scaled_dot_product" if score is None else score, "score")
+
+
+def has_bias(score: Score) -> bool:
+    """Whether a part of a score is a bias, which is added to the others."""
+    return any(isinstance(part, Score) and part.is_bias for part in subtrees(score))
 
 
 def check_inner(owner: Score, score: Any) -> None:

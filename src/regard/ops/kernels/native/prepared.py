@@ -7,7 +7,7 @@ from shapes, strides and rules is the same for all: the kernel, the steps, and t
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -138,8 +138,9 @@ class _Template:
         self._words: Any = ctypes.c_uint64 * (len(self._memory) // 8)
         self._addresses: list[tuple[int, int, int]] = []
         """Which word points to which tensor, and to which of its bytes."""
-        ranges = [*map(_range, tensors)]
-        for word, address in enumerate(self._words.from_buffer_copy(self._memory)):
+        ranges, words = [*map(_range, tensors)], self._words.from_buffer_copy(self._memory)
+        for word in (word for word in _pointers(call.measure_count) if words[word]):
+            address = words[word]
             for number, (start, end) in enumerate(ranges):
                 if start <= address < end:
                     self._addresses.append((word, number, address - start))
@@ -177,6 +178,23 @@ class _Template:
             call.measures = ctypes.cast(ctypes.addressof(words) + ctypes.sizeof(call), type(call.measures))
         library.run(call, backward)
         return filled
+
+
+@lru_cache(maxsize=16)
+def _pointers(measure_count: int) -> list[int]:
+    """Which words of a call and its measures are addresses of tensors."""
+    words, size = [*_pointer_fields(NativeCall)], ctypes.sizeof(NativeCall) // 8
+    of_measure, measure_size = [*_pointer_fields(MeasureCall)], ctypes.sizeof(MeasureCall) // 8
+    return words + [size + number * measure_size + word for number in range(measure_count) for word in of_measure]
+
+
+def _pointer_fields(structure: Any) -> Iterator[int]:
+    for name, kind in structure._fields_:
+        start = getattr(structure, name).offset // 8
+        if kind is ctypes.c_void_p:
+            yield start
+        elif issubclass(kind, ctypes.Structure):
+            yield from (start + word for word in _pointer_fields(kind))
 
 
 def _range(tensor: Tensor) -> tuple[int, int]:
