@@ -120,6 +120,10 @@ def test_unsuitable_models_are_refused(keys: dict[str, Any], tmp_path: Path) -> 
         make_recipe(keys)
     tokenizer = train_bpe(["a"], 270)
     save_model(tmp_path / "model", Bert(BertConfig(270, num_layers=1, **SIZES)), tokenizer)
+    with pytest.raises(
+        InvalidRecipe, match=r"tokenizer\.vocab_size: expected none with model\.checkpoint, .*, got 300;"
+    ):
+        make_recipe({**keys, "model": {"checkpoint": "tatoeba-en-de"}}, "--tokenizer.vocab_size=300")
     with pytest.raises(InvalidCheckpoint, match=r"folder: expected an encoder-decoder, got a BERT in "):
         make_recipe(keys)
     config = TransformerConfig(270, num_encoder_layers=1, num_decoder_layers=1, bos_id=0, eos_id=3, **SIZES)

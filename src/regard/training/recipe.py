@@ -40,6 +40,7 @@ from regard.training.recipe_sections import (
     TokenizerConfig,
     TrainerConfig,
     ValidationConfig,
+    get_key,
 )
 
 if TYPE_CHECKING:
@@ -212,6 +213,10 @@ class Recipe(Section, ABC):
         """Check whether keys fit together; each of them is valid alone."""
         if self.tokenizer.type == "char" and self.task != "causal_lm":
             checks.fail(f"tokenizer.type: expected 'bpe' for the task {self.task}, got 'char'")
+        if get_key(self.model, "checkpoint") is not None:
+            for name, value in self.tokenizer.model_dump(exclude_defaults=True).items():
+                expected = "expected none with model.checkpoint, which has its own tokenizer"
+                checks.fail(f"tokenizer.{name}: {expected}, got {short_repr(value)}; leave one out")
 
     def check_layers(self, checks: Checks) -> None:
         """Check whether the trainer can divide, compile and recompute the layers of the model."""

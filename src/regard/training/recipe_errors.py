@@ -79,9 +79,10 @@ def _describe(details: ErrorDetails, recipe_type: Section) -> list[str]:
     if kind == "invalid_key":
         return [f"{key}: expected a string as key, got {short_repr(value)}"]
     if kind == "union_tag_invalid":
+        known = dict.fromkeys(str(fields_of(section)["architecture"].default) for section in sections.values())
         architecture = value["architecture"]
-        hint = did_you_mean(architecture, sections)
-        return [f"{key}.architecture: expected one of {', '.join(sections)}, got {short_repr(architecture)}{hint}"]
+        hint = did_you_mean(architecture, known)
+        return [f"{key}.architecture: expected one of {', '.join(known)}, got {short_repr(architecture)}{hint}"]
     if kind in ("model_type", "dataclass_type"):
         return [f"{key}: expected a section of keys and values, got {short_repr(value)}"]
     return describe(details, key, fields[0] if fields else None, len(parts))
