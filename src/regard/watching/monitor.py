@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.checks import Checks
-from regard.errors import InvalidArgument
+from regard.errors import InvalidArgument, short_repr
 from regard.watching.layer_recorder import LayerRecorder
 from regard.watching.listener import Listener
 from regard.watching.qk_clip import qk_clip
@@ -162,7 +162,7 @@ def check_options(every_n_steps: int, gradients: bool, clip_threshold: float | N
         checks.integer("every_n_steps", every_n_steps, low=1)
         checks.number("clip_threshold", clip_threshold, above=0, optional=True)
         if not isinstance(gradients, bool):
-            checks.fail_type(f"gradients: expected True or False, got {gradients!r}")
+            checks.fail_type(f"gradients: expected True or False, got {short_repr(gradients)}")
 
 
 def stop_stale_watch(model: nn.Module) -> None:
