@@ -222,6 +222,9 @@ class DifferentiableCall:
 
     def without_tensors(self) -> DifferentiableCall:
         """The call with placeholders: its tensors must be held by autograd alone, which frees or offloads them."""
+        passes = getattr(getattr(self.inputs, "preparation", None), "passes", None)
+        if passes is not None:  # the forward pass has prepared the backward pass, too
+            return passes
         placeholder = torch.empty(0, device="cpu")
         tensors = [placeholder] * len(self.tensors)
         return replace(self, inputs=map_tensors(self.inputs, lambda _: placeholder), tensors=tensors)

@@ -14,6 +14,7 @@ from regard.errors import InvalidArgument, InvalidType, KernelNotSupported, did_
 from regard.ops.autograd import is_traced
 from regard.ops.kernels.base import Kernel, KernelInputs
 from regard.ops.kernels.blockwise import Blockwise
+from regard.ops.kernels.differentiable import DifferentiableCall
 from regard.ops.kernels.native.kernel import Native
 from regard.ops.kernels.native.prepared import PreparedCall
 from regard.ops.kernels.reference import Reference
@@ -60,6 +61,11 @@ class Preparation:
     def __init__(self) -> None:
         self.call: Kernel | PreparedCall | None = None
         self._is_repeated = False
+
+    @property
+    def passes(self) -> DifferentiableCall | None:
+        """Both passes of a prepared call, without tensors."""
+        return self.call.passes if isinstance(self.call, PreparedCall) else None
 
     def prepare(self, make: Callable[[], PreparedCall]) -> None:
         """Keep what is made of a call that has run, if another one like it ran before, and it is small."""

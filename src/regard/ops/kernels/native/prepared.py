@@ -66,7 +66,7 @@ class PreparedCall:
         self._backward: dict[tuple[Any, ...], _Template] = {}
         options, num_saved, stand_in = RunOptions(saves=lse is not None), int(lse is not None), _stand_in()
         inputs, stand_ins = map_tensors(inputs, lambda _: stand_in), [stand_in] * len(tensors)
-        self._call = DifferentiableCall(kernel, inputs, options, stand_ins, results.layouts, num_saved, prepared=self)
+        self.passes = DifferentiableCall(kernel, inputs, options, stand_ins, results.layouts, num_saved, prepared=self)
 
     @property
     def kept_bytes(self) -> int:
@@ -77,17 +77,17 @@ class PreparedCall:
         """The output, if there is a value, and the measures by name; as `Kernel.run`."""
         request, value = inputs.request, inputs.value
         tensors = [request.query, request.key] if value is None else [value, request.query, request.key]
-        if self._call.options.saves:
-            return self._call.run(tensors)
+        if self.passes.options.saves:
+            return self.passes.run(tensors)
         flat = self.forward(tensors)
         output, results = (None, flat) if value is None else (flat[0], flat[1:])
-        return output, unflatten(inputs.measures, self._call.layouts, results)
+        return output, unflatten(inputs.measures, self.passes.layouts, results)
 
     def forward(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The output, if there is a value, the tensors of the results, and what the backward pass needs."""
         results = [torch.zeros(shape, dtype=dtype, device="cpu") for shape, dtype in self._results]
         filled = self._template.run(self._library, tensors, results)
-        last = self._num_outputs + self._call.num_saved
+        last = self._num_outputs + self.passes.num_saved
         return *filled[: self._num_outputs], *results, *filled[self._num_outputs : last]
 
     def backward(
@@ -113,7 +113,7 @@ class PreparedCall:
         elif _overlap(present) or len(self._backward) == MAX_BACKWARD_CALLS:
             return None
         else:
-            call = BackwardCall(self._call.with_tensors(tensors), needed, gradients, lse, 0)
+            call = BackwardCall(self.passes.with_tensors(tensors), needed, gradients, lse, 0)
             self._library.run(call.call, backward=True)
             totals = call.results()
             self._backward[key] = _Template(call.call, present, [*totals, *call.packer.scratch], call.packer.kept)
